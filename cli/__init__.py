@@ -1,0 +1,1 @@
+"""How people ask: one noun or verb per file, thin over lineage and contracts."""

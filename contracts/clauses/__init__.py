@@ -1,0 +1,1 @@
+"""The kinds of promise a contract can make; one file per clause."""

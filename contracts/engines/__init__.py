@@ -1,0 +1,1 @@
+"""Programs that compute logits; one file per engine."""

@@ -1,0 +1,1 @@
+"""Divergence measures between two rows of logits."""

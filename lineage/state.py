@@ -1,0 +1,156 @@
+"""What is true now: the fold of the ledger's events.
+
+`apply` is pure and total over well-formed events; `fold` applies many. Maps are persistent, so every past state can be
+kept and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from immutables import Map
+
+from snapline.lineage.digest import BulkAlgorithm
+from snapline.lineage.errors import NotFoundError
+from snapline.lineage.events import (
+    Attested,
+    Initialized,
+    LineageEvent,
+    ModelRegistered,
+    Promoted,
+    Recorded,
+    SnapshotTaken,
+    SourceCompared,
+    ViewDefined,
+)
+from snapline.lineage.model import ModelVersion, Reference, VersionKey
+from snapline.lineage.snapshot import Snapshot
+from snapline.lineage.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything the ledger says, indexed for the questions people ask.
+
+    Attributes:
+        snapshots: Every snapshot by id.
+        series: Ids of each series' snapshots, oldest first.
+        comparisons: The newest comparison of each snapshot with its source, by snapshot id.
+        views: The newest definition of each view; `view_versions` has every one by digest.
+        models: Versions of each model, oldest first, so `models[name][2]` is `name/3`.
+        records: The newest contract or probe set by (what, name).
+        attestations: Statements about each version, oldest first.
+        holders: For each (name, alias), the stack of promotions; a rollback pops.
+    """
+
+    algorithm: BulkAlgorithm = BulkAlgorithm.BLAKE3
+    snapshots: Map[str, Snapshot] = field(default_factory=Map)
+    series: Map[str, tuple[str, ...]] = field(default_factory=Map)
+    comparisons: Map[str, SourceCompared] = field(default_factory=Map)
+    views: Map[str, View] = field(default_factory=Map)
+    view_versions: Map[str, View] = field(default_factory=Map)
+    models: Map[str, tuple[ModelVersion, ...]] = field(default_factory=Map)
+    records: Map[tuple[str, str], Recorded] = field(default_factory=Map)
+    attestations: Map[VersionKey, tuple[Attested, ...]] = field(default_factory=Map)
+    holders: Map[tuple[str, str], tuple[Promoted, ...]] = field(default_factory=Map)
+
+    def resolve(self, reference: Reference) -> ModelVersion:
+        """Return the version a reference names; a bare name means the newest version.
+
+        Raises:
+            NotFoundError: No such model, version or alias; the message names what there is.
+        """
+        versions = self.models.get(reference.name)
+        if not versions:
+            known = ", ".join(sorted(self.models)) or "none yet"
+            raise NotFoundError(
+                f"no model {reference.name!r}; there are: {known}", hint="Register or materialize it first."
+            )
+        number = reference.version if reference.version is not None else len(versions)
+        if reference.alias is not None:
+            stack = self.holders.get((reference.name, reference.alias), ())
+            if not stack:
+                raise NotFoundError(
+                    f"model {reference.name!r} has no alias {reference.alias!r}", hint="Promote a version to it first."
+                )
+            number = stack[-1].model.version
+        if not 1 <= number <= len(versions):
+            raise NotFoundError(f"model {reference.name!r} has versions 1 to {len(versions)}, not {number}")
+        return versions[number - 1]
+
+    def snapshot(self, text: str) -> Snapshot:
+        """Return the snapshot `NAME` (its newest) or `NAME@ID` (exactly one; a unique prefix of an id will do).
+
+        Raises:
+            NotFoundError: No such series or id, or a prefix of several.
+        """
+        name, _, prefix = text.partition("@")
+        ids = self.series.get(name)
+        if not ids:
+            known = ", ".join(sorted(self.series)) or "none yet"
+            raise NotFoundError(
+                f"no snapshot {name!r}; there are: {known}", hint="Take it first: snapline snapshot take."
+            )
+        matches = [ids[-1]] if not prefix else [found for found in ids if found.startswith(prefix)]
+        if len(matches) != 1:
+            begins = ", ".join(found[:12] for found in ids)
+            raise NotFoundError(f"{text!r} names {len(matches)} snapshots of {name!r}; its ids begin {begins}")
+        return self.snapshots[matches[0]]
+
+
+def apply(state: State, event: LineageEvent) -> State:  # noqa: PLR0911 - one return per kind of event
+    """Return the state after `event`."""
+    match event:
+        case Initialized():
+            return replace(state, algorithm=event.algorithm)
+        case SnapshotTaken(snapshot=snapshot):
+            name, ids = snapshot.series.name, state.series.get(snapshot.series.name, ())
+            others = tuple(found for found in ids if found != snapshot.id)
+            return replace(
+                state,
+                snapshots=state.snapshots.set(snapshot.id, snapshot),
+                series=state.series.set(name, (*others, snapshot.id)),
+            )
+        case SourceCompared():
+            return replace(state, comparisons=state.comparisons.set(event.snapshot, event))
+        case ViewDefined(view=view):
+            return replace(
+                state,
+                views=state.views.set(view.definition.name, view),
+                view_versions=state.view_versions.set(view.digest, view),
+            )
+        case ModelRegistered(model=model):
+            return replace(state, models=_push(state.models, model.key.name, model))
+        case Recorded():
+            return replace(state, records=state.records.set((event.what, event.name), event))
+        case Attested():
+            return replace(state, attestations=_push(state.attestations, event.model, event))
+        case Promoted():
+            return replace(state, holders=_move_alias(state.holders, event))
+
+
+def fold(events: Iterable[LineageEvent], start: State | None = None) -> State:
+    """Return the state after all `events`, in order."""
+    state = start or State()
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+def _push(index: Map[Any, tuple[Any, ...]], key: object, item: object) -> Map[Any, tuple[Any, ...]]:
+    return index.set(key, (*index.get(key, ()), item))
+
+
+Holders = Map[tuple[str, str], tuple[Promoted, ...]]
+
+
+def _move_alias(holders: Holders, event: Promoted) -> Holders:
+    place = (event.model.name, event.alias)
+    stack = holders.get(place, ())
+    if event.rollback:
+        return holders.set(place, stack[:-1])
+    if stack and stack[-1].model == event.model:
+        return holders.set(place, (*stack[:-1], event))
+    return holders.set(place, (*stack, event))

@@ -1,0 +1,1 @@
+"""Where the ledger's entries are kept; one file per store."""
