@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-from snapline.lineage.documents import Value
+from snapline.lineage.documents import Received
 
 
 class Verdict(StrEnum):
@@ -24,7 +24,7 @@ def combine(verdicts: Iterable[Verdict]) -> Verdict:
     return Verdict.CERTIFIED if found == {Verdict.CERTIFIED} else Verdict.UNDECIDED
 
 
-class Witness(Value):
+class Witness(Received):
     """The measured position that speaks loudest against a promise.
 
     Attributes:
@@ -39,7 +39,7 @@ class Witness(Value):
     figures: dict[str, str]
 
 
-class Finding(Value):
+class Finding(Received):
     """The verdict of one clause on one slice and path.
 
     Attributes:

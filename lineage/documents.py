@@ -24,6 +24,12 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Received(BaseModel):
+    """A frozen value from a document we received; fields it does not know are left where they are."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
 def load(path: Path, model: type[Document]) -> Document:
     """Return the document at `path` as a `model`.
 

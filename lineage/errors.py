@@ -49,3 +49,7 @@ class RequirementError(SnaplineError):
 
 class IntegrityError(SnaplineError):
     """Do not trust this: a digest, a signature or the chain does not hold."""
+
+
+class TrainerError(SnaplineError):
+    """A view's trainer could not be started, failed, or left no folder of weights."""

@@ -85,6 +85,15 @@ class Recorded(Value):
     count: int | None = None
 
 
+class ContractBound(Value):
+    """A version's gate requires this contract from now on."""
+
+    kind: Literal["contract-bound"] = "contract-bound"
+    at: Instant
+    model: VersionKey
+    contract: Name
+
+
 class Attested(Value):
     """Somebody signed a statement about a model version. Lineage keeps it without reading it.
 
@@ -122,7 +131,15 @@ class Promoted(Value):
 
 
 LineageEvent = Annotated[
-    Initialized | SnapshotTaken | SourceCompared | ViewDefined | ModelRegistered | Recorded | Attested | Promoted,
+    Initialized
+    | SnapshotTaken
+    | SourceCompared
+    | ViewDefined
+    | ModelRegistered
+    | ContractBound
+    | Recorded
+    | Attested
+    | Promoted,
     Field(discriminator="kind"),
 ]
 

@@ -16,6 +16,7 @@ from snapline.lineage.digest import BulkAlgorithm
 from snapline.lineage.errors import NotFoundError
 from snapline.lineage.events import (
     Attested,
+    ContractBound,
     Initialized,
     LineageEvent,
     ModelRegistered,
@@ -123,6 +124,10 @@ def apply(state: State, event: LineageEvent) -> State:  # noqa: PLR0911 - one re
             )
         case ModelRegistered(model=model):
             return replace(state, models=_push(state.models, model.key.name, model))
+        case ContractBound(model=key, contract=contract):
+            versions = list(state.models[key.name])
+            versions[key.version - 1] = versions[key.version - 1].model_copy(update={"contract": contract})
+            return replace(state, models=state.models.set(key.name, tuple(versions)))
         case Recorded():
             return replace(state, records=state.records.set((event.what, event.name), event))
         case Attested():

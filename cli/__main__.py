@@ -1,0 +1,5 @@
+"""`python -m snapline.cli`."""
+
+from snapline.cli.app import main
+
+main()

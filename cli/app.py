@@ -1,0 +1,79 @@
+"""The command line: one file per noun or verb, put together here.
+
+Command modules import nothing heavy at the top, so `--help` and `gate` start fast.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from snapline.cli import (
+    certify,
+    gate,
+    history,
+    home,
+    materialize,
+    mirror,
+    plan,
+    probes,
+    promote,
+    register,
+    snapshot,
+    status,
+    verify,
+    view,
+)
+from snapline.cli.output import Exit, crash, fail
+
+app = typer.Typer(
+    name="snapline",
+    help="A registry in which every model is a materialized view over a time-bounded snapshot.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+app.command("init")(home.init)
+app.add_typer(snapshot.app, name="snapshot")
+app.add_typer(view.app, name="view")
+app.command("materialize")(materialize.materialize)
+app.command("register")(register.register)
+app.add_typer(probes.app, name="probes")
+app.command("certify")(certify.certify)
+app.command("verify")(verify.verify)
+app.command("status")(status.status)
+app.command("plan")(plan.plan)
+app.command("apply")(plan.apply)
+app.command("gate")(gate.gate)
+app.command("promote")(promote.promote)
+app.command("rollback")(promote.rollback)
+app.command("lineage")(history.lineage)
+app.command("log")(history.log)
+app.command("server")(mirror.server)
+app.command("mirror")(mirror.mirror)
+
+
+def main() -> None:
+    """Run the command line and leave with a documented exit code."""
+    from snapline.lineage.errors import DefinitionError, SnaplineError
+
+    as_json = "--json" in sys.argv
+    try:
+        app(standalone_mode=False)
+    except SnaplineError as error:
+        fail(error, as_json)
+    except click.exceptions.Exit as leave:
+        raise SystemExit(leave.exit_code) from None
+    except click.ClickException as error:
+        usage = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
+        fail(DefinitionError(error.format_message(), hint=usage), as_json)
+    except (click.Abort, KeyboardInterrupt):
+        sys.stderr.write("stopped\n")
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        raise SystemExit(int(Exit.DONE)) from None
+    except Exception as error:  # noqa: BLE001 - the process boundary: whatever is left is our bug
+        crash(error, as_json)

@@ -1,0 +1,156 @@
+"""`snapline plan` and `snapline apply`: what changed, what must be computed again, and doing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from snapline.cli.options import HomeOption, JsonOption, TargetsOption
+from snapline.cli.output import Exit, Output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from snapline.cli.wiring import Home
+    from snapline.contracts.plan import ModelPlan, Step
+    from snapline.lineage.invalidation import Cause
+
+OnlyArgument = Annotated[str | None, typer.Argument(help="Only this model; default every live version.")]
+
+
+def plan(
+    model: OnlyArgument = None,
+    targets: TargetsOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what changed since, what must be computed again and why, and at what cost. Changes nothing."""
+    from snapline.cli.wiring import Home
+
+    output = Output(as_json)
+    plans = make(Home.open(home), output, model, targets)
+    output.answer(
+        {"models": [document(one) for one in plans]}, "\n".join(text(one) for one in plans) or "no model with a cut yet"
+    )
+
+
+def apply(
+    model: OnlyArgument = None,
+    targets: TargetsOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute again what the plan says, and nothing else. The exit code is that of the worst verdict."""
+    from snapline.cli.wiring import Home
+
+    output, opened = Output(as_json), Home.open(home)
+    plans = make(opened, output, model, targets)
+    done: list[dict[str, Any]] = []
+    lines: list[str] = []
+    for one in plans:
+        results, told = _run(opened, output, one, targets)
+        done += results
+        lines += told
+    blocked = [f"{one.model.key}: {cause.subject}: {cause.message}" for one in plans for cause in one.by_hand]
+    output.answer(
+        {"done": done, "blocked": blocked},
+        "\n".join([*lines, *(f"left to you: {b}" for b in blocked)]) or "nothing to do",
+    )
+    verdicts = {result.get("verdict") for result in done}
+    if "REFUTED" in verdicts or blocked:
+        raise typer.Exit(int(Exit.NO))
+    if "UNDECIDED" in verdicts:
+        raise typer.Exit(int(Exit.CANNOT_SAY))
+
+
+def make(home: Home, output: Output, model: str | None, targets: Path | None) -> tuple[ModelPlan, ...]:
+    """Return the plan of each live version, or of the one named."""
+    from snapline.contracts.inspection import Inspector, target_now
+    from snapline.contracts.plan import live, plan_model
+    from snapline.lineage.errors import NotFoundError
+    from snapline.lineage.observe import Depth
+
+    state = home.state()
+    versions = live(state) if model is None else (home.resolve(model, state),)
+    try:
+        known = [target_now(name, target) for name, target in home.targets(targets).items()]
+    except NotFoundError as error:
+        output.note(f"no targets: {error.message}")
+        known = []
+    inspector = Inspector(state, home.lens(state), home.trusted, Depth(rows=True))
+    plans = []
+    with output.progress("plan") as on_progress:
+        for index, version in enumerate(versions):
+            on_progress(str(version.key), index, len(versions))
+            plans.append(plan_model(version, known, inspector))
+    return tuple(plans)
+
+
+def _run(home: Home, output: Output, plan: ModelPlan, targets: Path | None) -> tuple[list[dict[str, Any]], list[str]]:
+    from snapline.cli import certify, materialize
+    from snapline.contracts.plan import StepKind
+    from snapline.lineage.series import CutOptions
+
+    subject, done, lines = plan.model, [], []
+    for step in plan.steps:
+        if step.kind is StepKind.MATERIALIZE:
+            cuts = {(s.cut.since, s.cut.until) for s in (home.state().snapshots[i] for i in subject.snapshots)}
+            since, until = cuts.pop() if len(cuts) == 1 else (None, None)
+            window = CutOptions(since and since.isoformat(), until and until.isoformat())
+            subject = materialize.run(home, output, step.model.view_name or "", window, step.model.contract)
+            done.append({"step": step.kind.value, "model": str(subject.key)})
+            lines.append(f"materialized {subject.key}")
+        else:
+            issued = certify.run(home, output, subject, (step.target, targets), step.contract)
+            verdict = issued.certificate.verdict.value
+            done.append({"step": step.kind.value, "model": str(subject.key), "target": step.target, "verdict": verdict})
+            lines.append(f"{verdict}  {subject.key} for {step.target} under {step.contract}")
+    return done, lines
+
+
+def document(plan: ModelPlan) -> dict[str, Any]:
+    """Return a plan as plain JSON values."""
+    return {
+        "model": plan.model.key.name,
+        "version": plan.model.key.version,
+        "causes": [_cause(cause) for cause in plan.causes],
+        "steps": [
+            {
+                "do": step.kind.value,
+                "target": step.target,
+                "contract": step.contract,
+                "seconds": step.seconds,
+                "because": [cause.message for cause in step.causes],
+            }
+            for step in plan.steps
+        ],
+        "by_hand": [_cause(cause) for cause in plan.by_hand],
+    }
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "kind": cause.change.value,
+        "subject": cause.subject,
+        "message": cause.message,
+        "details": list(cause.details),
+    }
+
+
+def text(plan: ModelPlan) -> str:
+    """Return a plan as a tree of causes, then what to do about them."""
+    lines = [str(plan.model.key)]
+    for cause in plan.causes:
+        lines.append(f"├─ {cause.subject}: {cause.message}")
+        lines += [f"│  ├─ {detail}" for detail in cause.details[:20]]
+        lines += [f"│  └─ and {len(cause.details) - 20} more"] if len(cause.details) > 20 else []
+    lines += [f"└─ do: {_step(step)}" for step in plan.steps]
+    lines += [f"└─ left to you: {cause.subject}: {cause.change.value}" for cause in plan.by_hand]
+    return "\n".join(lines if plan.steps or plan.by_hand else [*lines, "└─ nothing to do"])
+
+
+def _step(step: Step) -> str:
+    cost = f"about {step.seconds} s last time" if step.seconds else "cost not known yet"
+    about = f" for {step.target} under {step.contract}" if step.target else f" {step.model.view_name}"
+    return f"{step.kind.value}{about} ({cost})"

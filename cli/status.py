@@ -1,0 +1,97 @@
+"""`snapline status`: every model in one table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from snapline.cli.options import HomeOption, JsonOption, TargetsOption
+from snapline.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from snapline.contracts.gate import TargetNow
+    from snapline.contracts.inspection import Inspector
+    from snapline.lineage.model import ModelVersion
+
+COLUMNS = ("model", "cut", "state", "target", "certificate", "gate", "aliases")
+
+
+def status(targets: TargetsOption = None, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show each model version: its cut, whether it is fresh, its certificate and its gate."""
+    from snapline.cli.wiring import Home
+    from snapline.contracts.inspection import Inspector, target_now
+    from snapline.lineage.errors import NotFoundError
+    from snapline.lineage.observe import Depth
+
+    opened, output = Home.open(home), Output(as_json)
+    state = opened.state()
+    try:
+        known = [target_now(name, target) for name, target in opened.targets(targets).items()]
+    except NotFoundError as error:
+        output.note(f"no targets: {error.message}")
+        known = []
+    inspector = Inspector(state, opened.lens(state), opened.trusted, Depth())
+    rows = [
+        row for versions in state.models.values() for version in versions for row in _rows(version, known, inspector)
+    ]
+    rows.sort(key=lambda row: (row["model"], row["version"], row["target"] or ""))
+    output.answer({"models": rows}, lambda console: _table(console, rows))
+
+
+def _rows(model: ModelVersion, targets: list[TargetNow], inspector: Inspector) -> list[dict[str, Any]]:
+    from snapline.lineage.invalidation import worst_state
+    from snapline.lineage.observe import policy_of
+
+    state = inspector.state
+    observation = inspector.observe(model)
+    cuts = [state.snapshots[identifier] for identifier in model.snapshots]
+    row: dict[str, Any] = {
+        "model": model.key.name,
+        "version": model.key.version,
+        "cut": ", ".join(f"{s.series.name} [{s.cut.since.date()}, {s.cut.until.date()})" for s in cuts) or None,
+        "state": worst_state(observation.causes, policy_of(model, state)).value,
+        "aliases": sorted(
+            a
+            for (n, a), stack in state.holders.items()
+            if n == model.key.name and stack and stack[-1].model == model.key
+        ),
+        "target": None,
+        "certificate": None,
+        "gate": "shut",
+        "reasons": [cause.message for cause in observation.causes],
+    }
+    if not targets or not model.snapshots:
+        return [row]
+    found = []
+    for target in targets:
+        decision, examined = inspector.inspect(model, target, observation)
+        verdicts = sorted({s.found[1].verdict.value for s in examined.standings if s.found})
+        found.append(
+            row
+            | {
+                "target": target.name,
+                "certificate": ", ".join(verdicts) or None,
+                "gate": "open" if decision.open else "shut",
+                "reasons": list(decision.reasons),
+            }
+        )
+    return found
+
+
+def _table(console: Console, rows: list[dict[str, Any]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(*COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(
+            f"{row['model']}/{row['version']}",
+            row["cut"] or "no cut",
+            row["state"],
+            row["target"] or "-",
+            row["certificate"] or "none",
+            row["gate"],
+            ", ".join(row["aliases"]) or "-",
+        )
+    console.print(table)

@@ -1,0 +1,159 @@
+"""Put a home together: the one place that knows which store, registry, cache and engines are used."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snapline.lineage.digest import BulkAlgorithm
+from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
+from snapline.lineage.ledger import Ledger
+from snapline.lineage.objects import ObjectStore
+from snapline.lineage.observe import Lens
+from snapline.lineage.signing import SigningKey, TrustedKeys
+from snapline.lineage.stat_cache import StatCache
+
+if TYPE_CHECKING:
+    from snapline.contracts.targets import Target
+    from snapline.lineage.model import ModelVersion
+    from snapline.lineage.registries.protocol import Registry
+    from snapline.lineage.state import State
+
+SETTINGS = "settings.json"
+
+
+def now() -> datetime:
+    """Return the instant that counts as now for the whole command."""
+    return datetime.now(UTC)
+
+
+def environment() -> Mapping[str, str]:
+    """Return the environment that child processes inherit."""
+    return dict(os.environ)
+
+
+class Home:
+    """An opened home.
+
+    Args:
+        root: The folder; it must have been initialised.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.trusted = TrustedKeys.load(root / "keys" / "trusted")
+
+    @classmethod
+    def open(cls, option: Path | None) -> Home:
+        """Return the home an option, the environment or the current folder names.
+
+        Raises:
+            NotFoundError: It was never initialised.
+        """
+        root = located(option)
+        if not (root / SETTINGS).is_file():
+            raise NotFoundError(
+                f"no Snapline home at {root}", hint="Make one with snapline init, or name one with --home."
+            )
+        return cls(root)
+
+    @cached_property
+    def key(self) -> SigningKey:
+        """The key this home signs with."""
+        return SigningKey.load(self.key_path)
+
+    @property
+    def key_path(self) -> Path:
+        """Where that key lies; a copy of a home that only gates need not have it."""
+        return self.root / "keys" / "signing.key"
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger; a home without a signing key can read it."""
+        from snapline.lineage.stores.sql import SqlStore
+
+        url = json.loads((self.root / SETTINGS).read_text())["ledger"]
+        store = SqlStore(url.replace("{home}", str(self.root)))
+        key = self.key if self.key_path.exists() else None
+        return Ledger(store, key, self.trusted, self.root / "head.json")
+
+    def state(self) -> State:
+        """Return what the ledger says, chain and last signature checked."""
+        return self.ledger.state()
+
+    def objects(self, algorithm: BulkAlgorithm) -> ObjectStore:
+        """Return the object store beside the ledger."""
+        return ObjectStore(self.root / "objects", algorithm)
+
+    def lens(self, state: State, use_cache: bool = True) -> Lens:
+        """Return what looking at a model's inputs needs."""
+        instant = now()
+        file = self.root / "cache" / "digests.db"
+        cache = StatCache(file, now_ns=int(instant.timestamp() * 1e9)) if use_cache else None
+        return Lens(self.objects(state.algorithm), cache, instant)
+
+    def resolve(self, text: str, state: State) -> ModelVersion:
+        """Return the version a person named."""
+        from snapline.lineage.model import parse_reference
+
+        return state.resolve(parse_reference(text))
+
+    def targets(self, option: Path | None) -> dict[str, Target]:
+        """Return the declared targets."""
+        from snapline.contracts.targets import load_targets
+
+        return load_targets(option or self.root / "targets.yaml")
+
+    def folder(self, name: str) -> Path:
+        """Return a folder under the home, made when missing."""
+        path = self.root / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @cached_property
+    def registry(self) -> Registry:
+        """The MLflow mirror over this home's own store."""
+        from snapline.lineage.registries.mlflow import MlflowRegistry
+
+        return MlflowRegistry(f"sqlite:///{self.root / 'mlflow.db'}", self.root / "artifacts")
+
+
+def located(option: Path | None) -> Path:
+    """Return the absolute folder of the home that is meant, whether or not it exists."""
+    return (option or Path(".snapline")).absolute()
+
+
+def initialise(root: Path, algorithm: BulkAlgorithm, ledger_url: str) -> bool:
+    """Make a home and return whether anything was missing; doing it twice changes nothing.
+
+    Raises:
+        DefinitionError: The home exists with other settings.
+    """
+    from snapline.lineage.events import Initialized
+
+    settings = {"ledger": ledger_url, "algorithm": algorithm.value}
+    path = root / SETTINGS
+    if path.is_file() and (found := json.loads(path.read_text())) != settings:
+        raise DefinitionError(
+            f"{root} was initialised with {found}", hint="Settings of a home never change; use another."
+        )
+    for folder in ("keys/trusted", "objects", "cache"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    key_path = root / "keys" / "signing.key"
+    try:
+        SigningKey.create(key_path).publish(root / "keys" / "trusted")
+    except ConflictError:
+        SigningKey.load(key_path)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(settings, indent=2) + "\n")
+    temporary.replace(path)
+    home = Home(root)
+    event = Initialized(at=now(), algorithm=algorithm)
+    before = home.ledger.load().length
+    home.ledger.commit(lambda _state: [event] if before == 0 else [])
+    return before == 0

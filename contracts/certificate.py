@@ -1,0 +1,122 @@
+"""Certificates: a verdict bound to everything it depends on, as a signed in-toto Statement.
+
+The envelope's exact bytes are what is kept and verified. A certificate we receive may carry fields we do not know; they
+are ignored, and ignoring one never turns a no into a yes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from snapline.contracts.targets import TargetIdentity
+from snapline.contracts.verdict import Finding, Verdict
+from snapline.lineage.cut import Instant
+from snapline.lineage.digest import Digest, hex_part
+from snapline.lineage.documents import Received
+from snapline.lineage.errors import IntegrityError
+from snapline.lineage.signing import SigningKey, TrustedKeys, open_envelope, seal
+
+PREDICATE_TYPE = "urn:snapline:kernel-certificate:v1"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+
+
+class BoundDocument(Received):
+    """A named document or table, its identity and the object that holds it."""
+
+    name: str
+    digest: Digest
+    object: Digest
+
+
+class BoundSnapshot(Received):
+    """A snapshot by its id and content digest."""
+
+    id: str
+    digest: Digest
+
+
+class BoundEngine(Received):
+    """What one side really ran, as the engine reported it after start."""
+
+    engine: str
+    version: str
+    dtype: str
+    device: str
+    device_name: str
+    vocabulary: int
+    evidence_class: Literal["cpu", "cpu-emulated", "gpu-emulated", "gpu-native", "multi-rank"]
+    settings: dict[str, str]
+    libraries: dict[str, str]
+
+
+class Certificate(Received):
+    """The predicate: what was measured, on what, and what it says.
+
+    Attributes:
+        model: The version it speaks of, as `name/3`.
+        target: The name the target went by; `target_identity` is what binds.
+        evidence: Address of the per-position evidence object.
+        evidence_class: The weaker of the two sides' classes; never promoted to a stronger one.
+        noise_floor: The reference against itself, as decimal strings by figure name.
+        issued_at: When the judging was done; the evidence may be older and says so in its own metadata.
+    """
+
+    model: str
+    weights: Digest
+    snapshots: tuple[BoundSnapshot, ...]
+    view: Digest | None
+    contract: BoundDocument
+    probes: BoundDocument
+    prompts: int
+    confidence: str
+    target: str
+    target_identity: TargetIdentity
+    reference: BoundEngine
+    serving: BoundEngine
+    evidence: Digest
+    evidence_class: str
+    noise_floor: dict[str, str]
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    issued_at: Instant
+
+    @property
+    def retained(self) -> tuple[str, ...]:
+        """Addresses of every object the certificate binds."""
+        return (self.contract.object, self.probes.object, self.evidence)
+
+
+def issue(certificate: Certificate, key: SigningKey) -> bytes:
+    """Return the certificate as a signed DSSE envelope holding an in-toto Statement."""
+    algorithm_and_kind = certificate.weights.partition(":")[0]
+    statement: dict[str, Any] = {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": certificate.model, "digest": {algorithm_and_kind: hex_part(certificate.weights)}}],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": certificate.model_dump(mode="json"),
+    }
+    payload = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return seal(payload, PAYLOAD_TYPE, key)
+
+
+def read(envelope: bytes, trusted: TrustedKeys) -> Certificate:
+    """Return the certificate inside an envelope a trusted key signed.
+
+    Raises:
+        IntegrityError: The envelope, the signature or the statement does not hold.
+    """
+    payload = open_envelope(envelope, PAYLOAD_TYPE, trusted)
+    try:
+        statement = json.loads(payload)
+        certificate = Certificate.model_validate(statement["predicate"])
+        kind, digest = next(iter(statement["subject"][0]["digest"].items()))
+        well_formed = statement["_type"] == STATEMENT_TYPE and statement["predicateType"] == PREDICATE_TYPE
+    except (ValueError, ValidationError, LookupError, TypeError, StopIteration) as error:
+        raise IntegrityError(f"the signed statement is not a kernel certificate: {error}") from error
+    if not well_formed or f"{kind}:{digest}" != certificate.weights:
+        raise IntegrityError("the signed statement's subject is not the weights its predicate binds")
+    return certificate

@@ -1,0 +1,213 @@
+"""The gate: may this version ship to this target? Anything that is not a clear yes is no.
+
+`examine` finds the certificate that speaks for a model at a target and every cause that keeps it from speaking.
+`decide` turns causes into one decision. Both are pure: what is there now comes in as values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from snapline.contracts.certificate import PREDICATE_TYPE, Certificate
+from snapline.contracts.targets import TargetIdentity
+from snapline.contracts.verdict import Verdict
+from snapline.lineage.errors import IntegrityError, RequirementError
+from snapline.lineage.events import Attested
+from snapline.lineage.invalidation import Cause, Change, Why, effect
+from snapline.lineage.model import ModelVersion, VersionKey
+from snapline.lineage.state import State
+from snapline.lineage.view import RefreshPolicy
+
+ReadCertificate = Callable[[Attested], Certificate]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a version's certificates say under one contract, for what is installed at a target now.
+
+    Attributes:
+        found: The newest certificate for exactly that identity; None when there is none.
+        causes: What keeps it from being a yes.
+    """
+
+    contract: str
+    found: tuple[Attested, Certificate] | None
+    causes: tuple[Cause, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The standing under every contract that counts, and what is wrong before any contract is looked at."""
+
+    standings: tuple[Standing, ...]
+    general: tuple[Cause, ...] = ()
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Everything that keeps the gate from opening."""
+        return (*self.general, *(cause for standing in self.standings for cause in standing.causes))
+
+    @property
+    def envelope(self) -> str | None:
+        """Address of the last certificate that a yes would rest on."""
+        return next((s.found[0].envelope for s in reversed(self.standings) if s.found), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    """Whether the gate is open; `why` is the strongest reason it is not.
+
+    Attributes:
+        notes: Causes that do not shut the gate, for people to know.
+        envelope: Address of the certificate a yes rests on.
+    """
+
+    model: ModelVersion
+    target: str
+    causes: tuple[Cause, ...]
+    notes: tuple[Cause, ...]
+    why: Why | None
+    envelope: str | None
+
+    @property
+    def open(self) -> bool:
+        """True only on a clear yes."""
+        return self.why is None and self.envelope is not None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the gate is shut, one sentence each."""
+        return tuple(
+            f"{cause.subject}: {cause.message}" + (f" ({'; '.join(cause.details[:5])})" if cause.details else "")
+            for cause in self.causes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetNow:
+    """A target's name and what is installed there; `problem` says why the identity could not be read."""
+
+    name: str
+    identity: TargetIdentity | None
+    problem: str = ""
+
+
+def examine(model: ModelVersion, target: TargetNow, state: State, read: ReadCertificate) -> Examined:
+    """Return the certificates that speak for a model at a target, and what keeps others from speaking.
+
+    The contract bound at registration is the one that counts. Without one, every contract the version was ever held to
+    at this target counts.
+    """
+    known, damage = readable(model, state, read)
+    subject = f"certificate of {model.key} for {target.name}"
+    if damage:
+        return Examined((), tuple(damage))
+    if target.identity is None:
+        return Examined((), (Cause(Change.TARGET_UNREADABLE, subject, target.problem),))
+    wanted = contracts_that_count(model, known)
+    if not wanted:
+        return Examined((), (Cause(Change.NEVER_CERTIFIED, subject, "there is none"),))
+    return Examined(tuple(_standing(name, known, target.identity, state, subject) for name in wanted))
+
+
+def contracts_that_count(model: ModelVersion, known: Sequence[tuple[Attested, Certificate]]) -> tuple[str, ...]:
+    """Return the contract bound to a version, or else every contract it was ever held to."""
+    return (model.contract,) if model.contract else tuple(sorted({cert.contract.name for _, cert in known}))
+
+
+def decide(
+    model: ModelVersion, target: str, causes: Sequence[Cause], examined: Examined, policy: RefreshPolicy
+) -> GateDecision:
+    """Return the decision over everything that was found."""
+    everything = (*causes, *examined.causes)
+    shutting = tuple(cause for cause in everything if effect(cause.change, policy).shuts)
+    notes = tuple(cause for cause in everything if cause not in shutting)
+    order = list(Why)
+    whys = [why for cause in shutting if (why := effect(cause.change, policy).shuts)]
+    why = min(whys, key=order.index, default=None if examined.envelope else Why.UNKNOWN)
+    return GateDecision(model, target, shutting, notes, why, examined.envelope)
+
+
+@dataclass(frozen=True, slots=True)
+class GateOpen:
+    """The requirement that a decision, made on what is there now, still stands when the ledger moves."""
+
+    decision: GateDecision
+
+    def check(self, state: State) -> None:
+        """Refuse unless the gate was open and its certificate is still the newest word.
+
+        Raises:
+            RequirementError: The gate is shut.
+        """
+        key: VersionKey = self.decision.model.key
+        standing = {attested.envelope for attested in state.attestations.get(key, ())}
+        if not self.decision.open or self.decision.envelope not in standing:
+            raise RequirementError(
+                f"the gate of {key} for {self.decision.target} is shut",
+                reasons=self.decision.reasons,
+                hint="Run snapline plan to see what would open it.",
+            )
+
+
+def readable(
+    model: ModelVersion, state: State, read: ReadCertificate
+) -> tuple[list[tuple[Attested, Certificate]], list[Cause]]:
+    """Return a version's certificates that hold, oldest first, and what is wrong with the others."""
+    known: list[tuple[Attested, Certificate]] = []
+    damage: list[Cause] = []
+    for attested in state.attestations.get(model.key, ()):
+        if attested.predicate_type != PREDICATE_TYPE:
+            continue
+        try:
+            certificate = read(attested)
+        except IntegrityError as error:
+            damage.append(Cause(Change.RECORD_DAMAGED, f"certificate of {model.key}", error.message))
+            continue
+        if certificate.weights != model.weights.digest or certificate.model != str(model.key):
+            damage.append(Cause(Change.RECORD_DAMAGED, f"certificate of {model.key}", "it speaks of other weights"))
+            continue
+        known.append((attested, certificate))
+    return known, damage
+
+
+def _standing(
+    contract: str,
+    known: Sequence[tuple[Attested, Certificate]],
+    identity: TargetIdentity,
+    state: State,
+    subject: str,
+) -> Standing:
+    about = [pair for pair in known if pair[1].contract.name == contract]
+    found = next((pair for pair in reversed(about) if pair[1].target_identity.digest == identity.digest), None)
+    if found is None:
+        return Standing(contract, None, (_absence(about, identity, contract, subject),))
+    return Standing(contract, found, tuple(_objections(found[1], state, subject)))
+
+
+def _absence(
+    about: Sequence[tuple[Attested, Certificate]], identity: TargetIdentity, contract: str, subject: str
+) -> Cause:
+    if not about:
+        return Cause(Change.NEVER_CERTIFIED, subject, f"there is none under contract {contract!r}")
+    then, now = about[-1][1].target_identity.model_dump(), identity.model_dump()
+    moved = tuple(f"{name} was {then[name]}, is {now[name]}" for name in now if now[name] != then[name])
+    message = f"none for what is installed there now, under contract {contract!r}"
+    return Cause(Change.ENGINE_CHANGED, subject, message, moved)
+
+
+def _objections(certificate: Certificate, state: State, subject: str) -> list[Cause]:
+    """Return what keeps a certificate for the right identity from being a yes."""
+    causes = []
+    for what, bound in (("contract", certificate.contract), ("probes", certificate.probes)):
+        record = state.records.get((what, bound.name))
+        if record is not None and record.digest != bound.digest:
+            causes.append(Cause(Change.CONTRACT_CHANGED, subject, f"{what} {bound.name!r} changed since it was issued"))
+    deciding = (f for f in certificate.findings if f.verdict is certificate.verdict)
+    details = tuple(f"{f.clause} on {f.slice}, {f.path}: {f.reason}" for f in deciding)
+    if certificate.verdict is not Verdict.CERTIFIED:
+        change = Change.REFUTED if certificate.verdict is Verdict.REFUTED else Change.UNDECIDED
+        message = f"{certificate.verdict} under contract {certificate.contract.name!r}"
+        causes.append(Cause(change, subject, message, details))
+    return causes

@@ -1,0 +1,112 @@
+"""Contracts as people keep them: a file somebody edits, and the copy the ledger recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from snapline.contracts.contract import KernelContract
+from snapline.contracts.probe import probes_digest, probes_to_parquet
+from snapline.lineage.digest import bytes_hex, document_digest, hex_part
+from snapline.lineage.documents import parse
+from snapline.lineage.errors import DefinitionError, NotFoundError
+from snapline.lineage.events import LineageEvent, Recorded
+from snapline.lineage.ledger import Ledger
+from snapline.lineage.objects import ObjectStore
+from snapline.lineage.state import State
+
+
+def contract_record(text: str, state: State, objects: ObjectStore, now: datetime) -> Recorded:
+    """Return the record of a contract, named by its file or by the name it was recorded under.
+
+    A recorded contract whose file is still there is read from the file, so that an edit takes effect.
+
+    Raises:
+        NotFoundError: It is neither.
+        DefinitionError: The document is malformed.
+    """
+    known = state.records.get(("contract", text))
+    path = Path(known.path) if known and known.path else Path(text)
+    if not path.is_file():
+        if known is not None:
+            return known
+        names = ", ".join(sorted(name for what, name in state.records if what == "contract")) or "none yet"
+        raise NotFoundError(f"no contract {text!r}: no such file, and recorded are: {names}", hint="Check the path.")
+    data = path.read_bytes()
+    contract = parse_contract(data, str(path))
+    return Recorded(
+        at=now,
+        what="contract",
+        name=contract.name,
+        digest=contract.digest,
+        object=objects.put(data),
+        path=str(path.absolute()),
+    )
+
+
+def record_probes(name: str, table: pa.Table, ledger: Ledger, objects: ObjectStore, now: datetime) -> Recorded:
+    """Record a checked probe table and return its record; the same content twice records nothing new.
+
+    Raises:
+        DefinitionError: The name cannot be one.
+    """
+    digest = probes_digest(table, objects.algorithm)
+    try:
+        record = Recorded(
+            at=now,
+            what="probes",
+            name=name,
+            digest=digest,
+            object=objects.put(probes_to_parquet(table)),
+            count=table.num_rows,
+        )
+    except ValidationError as error:
+        raise DefinitionError(f"probe set name {name!r}: {error.errors()[0]['msg']}") from error
+
+    def decide(state: State) -> list[LineageEvent]:
+        known = state.records.get(("probes", name))
+        return [] if known is not None and known.digest == digest else [record]
+
+    ledger.commit(decide)
+    return record
+
+
+def read_contract(record: Recorded, objects: ObjectStore) -> KernelContract:
+    """Return a recorded contract from its object."""
+    return parse_contract(objects.read(record.object), record.path or record.name)
+
+
+def parse_contract(data: bytes, name: str) -> KernelContract:
+    """Return the contract some bytes spell.
+
+    Raises:
+        DefinitionError: They are not text, or not a contract.
+    """
+    try:
+        return parse(data.decode(), KernelContract, name=name)
+    except UnicodeDecodeError as error:
+        raise DefinitionError(f"{name}: cannot be read as text: {error}") from error
+
+
+def with_files_as_they_are(state: State, objects: ObjectStore) -> State:
+    """Return the state with each contract's digest replaced by that of its file as it is now.
+
+    A file that is gone changes nothing; one that no longer parses is a change like any other.
+    """
+    records = state.records
+    for key, record in state.records.items():
+        if record.what != "contract" or record.path is None or not Path(record.path).is_file():
+            continue
+        data = Path(record.path).read_bytes()
+        if bytes_hex(data, objects.algorithm) == hex_part(record.object):
+            continue
+        try:
+            digest = parse_contract(data, record.path).digest
+        except DefinitionError as error:
+            digest = document_digest("contract", {"unreadable": error.message})
+        records = records.set(key, record.model_copy(update={"digest": digest}))
+    return replace(state, records=records)

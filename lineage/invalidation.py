@@ -1,0 +1,120 @@
+"""The invalidation matrix: what each kind of change does to a model, its certificates and its gate.
+
+`effect` is the whole matrix, pure and total. `gate` and `plan` gather causes from what is there now and ask it; nothing
+else decides what a change means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from snapline.lineage.view import OnRestatement, RefreshPolicy
+
+
+class ModelState(StrEnum):
+    """What a model is, seen from its data, its view and its bytes."""
+
+    FRESH = "FRESH"
+    STALE_AGE = "STALE_AGE"
+    STALE_DATA = "STALE_DATA"
+    RESTATED = "RESTATED"
+    STALE_VIEW = "STALE_VIEW"
+    ORPHANED = "ORPHANED"
+    TAMPERED = "TAMPERED"
+
+
+class Change(StrEnum):
+    """One kind of difference between what the ledger binds and what is there now."""
+
+    METADATA_EDITED = "metadata edited"
+    APPENDED_OUTSIDE = "rows appended outside the window"
+    AGED = "older than the policy allows"
+    RESTATED = "rows inside the cut changed"
+    DELTA_EXCEEDED = "more rows changed than the policy allows"
+    SOURCE_UNREAD = "source bytes changed and were not read yet"
+    SOURCE_GONE = "source is gone"
+    NO_CUT = "made from no recorded cut"
+    VIEW_CHANGED = "view was defined anew"
+    WEIGHTS_CHANGED = "weights differ"
+    WEIGHTS_GONE = "weights are gone"
+    RECORD_DAMAGED = "a bound record differs"
+    TARGET_UNREADABLE = "what is installed at the target cannot be told"
+    ENGINE_CHANGED = "target's identity has no certificate"
+    CONTRACT_CHANGED = "contract or probes changed"
+    NEVER_CERTIFIED = "never certified"
+    UNDECIDED = "evidence was too little"
+    REFUTED = "contract was refuted"
+
+
+class Remedy(StrEnum):
+    """What makes a certificate good again, from nothing to everything."""
+
+    KEEP = "keep"
+    REJUDGE = "judge the stored evidence again"
+    RECOMPUTE = "measure again"
+    REBUILD = "materialize again, then measure"
+    BY_HAND = "a person must decide or put something back"
+
+
+class Why(StrEnum):
+    """Why a gate is shut, strongest first; each has its own exit code."""
+
+    TAMPERED = "tampered"
+    MISSING = "missing"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A row of the matrix; `shuts` is None when the gate may stay open."""
+
+    state: ModelState
+    remedy: Remedy
+    shuts: Why | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A change that was found: what about, in one sentence, with particulars such as bucket names."""
+
+    change: Change
+    subject: str
+    message: str
+    details: tuple[str, ...] = ()
+
+
+_MATRIX = {
+    Change.METADATA_EDITED: Effect(ModelState.FRESH, Remedy.KEEP, None),
+    Change.APPENDED_OUTSIDE: Effect(ModelState.FRESH, Remedy.KEEP, None),
+    Change.AGED: Effect(ModelState.STALE_AGE, Remedy.BY_HAND, Why.NO),
+    Change.RESTATED: Effect(ModelState.RESTATED, Remedy.REBUILD, Why.NO),
+    Change.DELTA_EXCEEDED: Effect(ModelState.STALE_DATA, Remedy.REBUILD, Why.NO),
+    Change.SOURCE_UNREAD: Effect(ModelState.STALE_DATA, Remedy.KEEP, Why.NO),
+    Change.SOURCE_GONE: Effect(ModelState.ORPHANED, Remedy.BY_HAND, Why.MISSING),
+    Change.NO_CUT: Effect(ModelState.FRESH, Remedy.KEEP, Why.NO),
+    Change.VIEW_CHANGED: Effect(ModelState.STALE_VIEW, Remedy.KEEP, None),
+    Change.WEIGHTS_CHANGED: Effect(ModelState.TAMPERED, Remedy.BY_HAND, Why.TAMPERED),
+    Change.WEIGHTS_GONE: Effect(ModelState.ORPHANED, Remedy.BY_HAND, Why.MISSING),
+    Change.RECORD_DAMAGED: Effect(ModelState.TAMPERED, Remedy.BY_HAND, Why.TAMPERED),
+    Change.TARGET_UNREADABLE: Effect(ModelState.FRESH, Remedy.BY_HAND, Why.UNKNOWN),
+    Change.ENGINE_CHANGED: Effect(ModelState.FRESH, Remedy.RECOMPUTE, Why.UNKNOWN),
+    Change.CONTRACT_CHANGED: Effect(ModelState.FRESH, Remedy.REJUDGE, Why.UNKNOWN),
+    Change.NEVER_CERTIFIED: Effect(ModelState.FRESH, Remedy.RECOMPUTE, Why.UNKNOWN),
+    Change.UNDECIDED: Effect(ModelState.FRESH, Remedy.KEEP, Why.UNKNOWN),
+    Change.REFUTED: Effect(ModelState.FRESH, Remedy.KEEP, Why.NO),
+}
+
+
+def effect(change: Change, policy: RefreshPolicy) -> Effect:
+    """Return what a change does to a model under a refresh policy."""
+    if change is Change.RESTATED and policy.on_restatement is OnRestatement.WARN:
+        return Effect(ModelState.RESTATED, Remedy.KEEP, None)
+    return _MATRIX[change]
+
+
+def worst_state(causes: tuple[Cause, ...], policy: RefreshPolicy) -> ModelState:
+    """Return the gravest model state among the causes; FRESH when there is none."""
+    order = list(ModelState)
+    return max((effect(cause.change, policy).state for cause in causes), key=order.index, default=ModelState.FRESH)

@@ -1,0 +1,126 @@
+"""Materialize a view: cut its inputs, run its trainer on their rows, and register what it wrote."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow.parquet
+
+from snapline.lineage import query, take
+from snapline.lineage.errors import DefinitionError, IntegrityError, NotFoundError
+from snapline.lineage.events import Recorded
+from snapline.lineage.ledger import Ledger
+from snapline.lineage.manifest import decode_manifest as decode_snapshot_manifest
+from snapline.lineage.model import ModelVersion, parse_reference
+from snapline.lineage.objects import ObjectStore
+from snapline.lineage.register import Origin, Registration, measure, register
+from snapline.lineage.series import CutOptions, SeriesOptions, take_and_record
+from snapline.lineage.snapshot import Snapshot
+from snapline.lineage.stat_cache import StatCache
+from snapline.lineage.state import State
+from snapline.lineage.trainer import adopt_output, run_trainer
+from snapline.lineage.view import View
+from snapline.lineage.weights import check_weights, decode_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Where and with what trainers run.
+
+    Attributes:
+        root: The home's folder; work and weights are kept under it.
+        python: The interpreter that `python` in a trainer's argv means.
+        environment: What the trainer inherits, before Snapline's own variables.
+        on_output: Receives each line the trainer prints.
+        on_progress: Receives (what, done, total).
+    """
+
+    root: Path
+    python: str
+    environment: Mapping[str, str]
+    on_output: Callable[[str], None]
+    on_progress: Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What materializing reads and keeps with, and the instant that counts as now."""
+
+    objects: ObjectStore
+    cache: StatCache | None
+    now: datetime
+
+
+def materialize(
+    name: str, cut: CutOptions, contract: Recorded | None, ledger: Ledger, workshop: Workshop, tools: Tools
+) -> ModelVersion:
+    """Take the view's snapshots, run its trainer, and return the registered version.
+
+    Raises:
+        NotFoundError: No such view, or an input is gone.
+        IntegrityError: The base model's weights are not those registered.
+        TrainerError: The trainer failed or wrote no weights; nothing is registered.
+    """
+    state = ledger.state()
+    view = state.views.get(name)
+    if view is None:
+        known = ", ".join(sorted(state.views)) or "none yet"
+        raise NotFoundError(f"no view {name!r}; there are: {known}", hint="Define it: snapline view define.")
+    base = _base_weights(view, state, tools)
+    snapshots = {
+        table: take_and_record(series, SeriesOptions(), cut, ledger, tools.objects, tools.now)
+        for table, series in view.definition.inputs.items()
+    }
+    work = workshop.root / "work" / uuid.uuid4().hex
+    work.mkdir(parents=True)
+    try:
+        data = _training_data(view, snapshots, work, tools, workshop)
+        started = time.monotonic()
+        output = run_trainer(view, tools.objects, data, base, work, workshop)
+        seconds = round(time.monotonic() - started)
+        measured = measure(output, tools.objects, None, False, workshop.on_progress)
+        kept = adopt_output(output, workshop.root / "weights", measured.digest)
+        weights = measure(kept, tools.objects, tools.cache, False, workshop.on_progress)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    origin = Origin(view=name, snapshots=tuple(f"{s.series.name}@{s.id}" for s in snapshots.values()))
+    return register(Registration(name, weights, origin, contract, seconds), ledger, tools.now)
+
+
+def _base_weights(view: View, state: State, tools: Tools) -> Path | None:
+    if view.definition.base_model is None:
+        return None
+    base = state.resolve(parse_reference(view.definition.base_model))
+    folder = Path(base.weights.path)
+    manifest = decode_manifest(tools.objects.read(base.weights.manifest))
+    differences = check_weights(manifest, folder, tools.objects.algorithm, cache=tools.cache, full=False)
+    if differences:
+        raise IntegrityError(
+            f"the base model {base.key} holds other bytes than registered: {'; '.join(differences[:3])}",
+            hint=f"Restore {folder}.",
+        )
+    return folder
+
+
+def _training_data(view: View, snapshots: Mapping[str, Snapshot], work: Path, tools: Tools, workshop: Workshop) -> Path:
+    tables = {}
+    for index, (table, snapshot) in enumerate(snapshots.items()):
+        workshop.on_progress(f"reading {snapshot.series.name}", index, len(snapshots))
+        manifest = decode_snapshot_manifest(tools.objects.read(snapshot.manifest))
+        tables[table] = take.rows(snapshot, manifest, tools.objects.algorithm)
+    keys = [snapshot.series.key for snapshot in snapshots.values()]
+    rows = query.run_view(view.definition.query, tables, list(dict.fromkeys(keys)))
+    if rows.num_rows == 0:
+        raise DefinitionError(
+            f"the query of view {view.definition.name!r} selects no row of its snapshots",
+            hint="Widen the window or the query.",
+        )
+    path = work / "training_data.parquet"
+    pyarrow.parquet.write_table(rows, path)
+    return path

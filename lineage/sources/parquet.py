@@ -1,0 +1,141 @@
+"""Parquet sources: one file, or a folder of files that together are one table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from snapline.lineage.digest import BulkAlgorithm
+from snapline.lineage.encoding import columns_of, plain
+from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
+from snapline.lineage.files import HashedFile, hash_file, stamp_of
+from snapline.lineage.snapshot import Column
+from snapline.lineage.sources.protocol import Keep, Reading
+
+
+def locate(source: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return the folder of a Parquet source and its files: paths below that folder, sorted.
+
+    In a folder, at any depth, the files that end in `.parquet` count; names that begin with `.` or `_` do not.
+
+    Raises:
+        NotFoundError: The source is gone, or the folder has no Parquet file.
+        DefinitionError: Rows or columns would be missed: a folder inside is a link, or is named `column=value`.
+    """
+    if source.is_file():
+        return source.parent, (source.name,)
+    if not source.is_dir():
+        raise NotFoundError(f"no Parquet file or folder {source}", hint="Put it back, or name the source anew.")
+    found: list[str] = []
+    for folder, below, names in os.walk(source):
+        below[:] = [name for name in below if not name.startswith((".", "_"))]
+        for name in below:
+            _refuse_folder(Path(folder, name))
+        visible = (name for name in names if name.endswith(".parquet") and not name.startswith((".", "_")))
+        found += [Path(folder, name).relative_to(source).as_posix() for name in visible]
+    if not found:
+        raise NotFoundError(f"no .parquet file in the folder {source}", hint="Name a folder that holds the table.")
+    return source, tuple(sorted(found))
+
+
+def _refuse_folder(folder: Path) -> None:
+    if folder.is_symlink():
+        raise DefinitionError(f"{folder} is a link to a folder", hint="Put the files there themselves.")
+    if "=" in folder.name:
+        raise DefinitionError(
+            f"the folder name {folder} holds the value of a column, and only files are read",
+            hint="Write that column into the files.",
+        )
+
+
+class ParquetSource:
+    """A Parquet table, as a snapshot reads it.
+
+    Args:
+        path: A file or a folder.
+        algorithm: The hash for the bytes of its files.
+    """
+
+    def __init__(self, path: Path, algorithm: BulkAlgorithm) -> None:
+        self.path = path
+        self.algorithm = algorithm
+
+    def read(self, control: Sequence[str], keep: Keep) -> Reading:
+        """Return the rows that `keep` chooses; see `Source.read`."""
+        folder, names = locate(self.path)
+        hashed: list[HashedFile] = []
+        tables: list[pa.Table] = []
+        columns: tuple[Column, ...] | None = None
+        for name in names:
+            hashed.append(hash_file(folder, name, self.algorithm))
+            try:
+                with pq.ParquetFile(folder / name) as file:
+                    if columns is None:
+                        columns = _checked(columns_of(file.schema_arrow), control, name)
+                    _refuse_difference(columns, columns_of(file.schema_arrow), names[0], name)
+                    tables.append(_chosen(file, control, keep))
+            except (pa.ArrowException, OSError) as error:
+                self._refuse_change(folder, names, hashed)
+                raise DefinitionError(
+                    f"{folder / name} cannot be read as Parquet: {error}", hint="Replace it by a Parquet file."
+                ) from error
+        self._refuse_change(folder, names, hashed)
+        return Reading(_joined(tables, self.path), tuple(hashed))
+
+    def _refuse_change(self, folder: Path, names: tuple[str, ...], hashed: Sequence[HashedFile]) -> None:
+        """Compare the stamps of all files with those from before anything was parsed."""
+        changed = [file.path for file in hashed if stamp_of(folder / file.path) != file.stamp]
+        changed += sorted(set(names) ^ set(locate(self.path)[1]))
+        if changed:
+            raise ConflictError(
+                f"{self.path} changed while it was read: {', '.join(changed)}",
+                hint="Wait until nothing writes to it and run this again.",
+            )
+
+
+def _checked(columns: tuple[Column, ...], control: Sequence[str], name: str) -> tuple[Column, ...]:
+    present = [column.name for column in columns]
+    missing = [repr(column) for column in control if column not in present]
+    if missing:
+        raise DefinitionError(
+            f"{name} has no column {', '.join(missing)}; its columns are {', '.join(present)}",
+            hint="Name columns of the source for time, known time and key.",
+        )
+    return columns
+
+
+def _refuse_difference(columns: tuple[Column, ...], found: tuple[Column, ...], first: str, name: str) -> None:
+    expected, actual = ({column.name: column.type for column in side} for side in (columns, found))
+    for column in sorted(expected.keys() | actual.keys()):
+        before, here = expected.get(column, "missing"), actual.get(column, "missing")
+        if before != here:
+            raise DefinitionError(
+                f"{name}: column {column!r} is {here}, but {before} in {first}",
+                hint="Write all files of a source with the same columns.",
+            )
+
+
+def _chosen(file: pq.ParquetFile, control: Sequence[str], keep: Keep) -> pa.Table:
+    """Return the chosen rows of one file, reading other columns only of row groups that have any."""
+    tables = [plain(file.schema_arrow.empty_table())]
+    for group in range(file.num_row_groups):
+        chosen = keep(plain(file.read_row_group(group, columns=list(control)).select(list(control))))
+        if chosen.any():
+            rows = plain(file.read_row_group(group))
+            tables.append(rows if chosen.all() else rows.filter(pa.array(chosen)))
+    return pa.concat_tables(tables)
+
+
+def _joined(tables: Sequence[pa.Table], path: Path) -> pa.Table:
+    """Return the tables as one, with the finest of their units."""
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DefinitionError(
+            f"the files of {path} cannot be read as one table: {error}",
+            hint="Write all files with the same units.",
+        ) from error
