@@ -6,15 +6,15 @@ Command modules import nothing heavy at the top, so `--help` and `gate` start fa
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-import click
 import typer
 
 from snapline.cli import (
     certify,
     gate,
     history,
-    home,
+    init,
     materialize,
     mirror,
     plan,
@@ -28,15 +28,17 @@ from snapline.cli import (
 )
 from snapline.cli.output import Exit, crash, fail
 
+# Typer brings its own copy of click; its usage errors are reached through the public subclass.
+USAGE_ERROR: Any = typer.BadParameter.__base__
+
 app = typer.Typer(
     name="snapline",
     help="A registry in which every model is a materialized view over a time-bounded snapshot.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     add_completion=False,
 )
-app.command("init")(home.init)
+app.command("init")(init.init)
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(view.app, name="view")
 app.command("materialize")(materialize.materialize)
@@ -62,18 +64,15 @@ def main() -> None:
 
     as_json = "--json" in sys.argv
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
     except SnaplineError as error:
         fail(error, as_json)
-    except click.exceptions.Exit as leave:
-        raise SystemExit(leave.exit_code) from None
-    except click.ClickException as error:
-        usage = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
+    except USAGE_ERROR as error:
+        usage = error.ctx.get_usage() if error.ctx else ""
         fail(DefinitionError(error.format_message(), hint=usage), as_json)
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         sys.stderr.write("stopped\n")
         raise SystemExit(130) from None
-    except BrokenPipeError:
-        raise SystemExit(int(Exit.DONE)) from None
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever is left is our bug
         crash(error, as_json)
+    raise SystemExit(code if isinstance(code, int) else int(Exit.DONE))

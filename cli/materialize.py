@@ -44,9 +44,10 @@ def materialize(
 
 def run(home: Home, output: Output, view: str, cut: CutOptions, contract: str | None) -> ModelVersion:
     """Materialize a view in a home; what `materialize` and `apply` share."""
-        from snapline.cli.wiring import environment
+    from snapline.cli.wiring import environment
     from snapline.contracts.records import contract_record
-    from snapline.lineage.materialize import Tools, Workshop, materialize as make
+    from snapline.lineage.materialize import Tools, Workshop
+    from snapline.lineage.materialize import materialize as make
 
     state = home.state()
     lens = home.lens(state)

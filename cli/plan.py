@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,11 +11,11 @@ from snapline.cli.options import HomeOption, JsonOption, TargetsOption
 from snapline.cli.output import Exit, Output
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from snapline.cli.wiring import Home
     from snapline.contracts.plan import ModelPlan, Step
     from snapline.lineage.invalidation import Cause
+    from snapline.lineage.model import ModelVersion
+    from snapline.lineage.series import CutOptions
 
 OnlyArgument = Annotated[str | None, typer.Argument(help="Only this model; default every live version.")]
 
@@ -88,25 +89,36 @@ def make(home: Home, output: Output, model: str | None, targets: Path | None) ->
 
 
 def _run(home: Home, output: Output, plan: ModelPlan, targets: Path | None) -> tuple[list[dict[str, Any]], list[str]]:
-    from snapline.cli import certify, materialize
+    from snapline.cli.certify import run as certify
+    from snapline.cli.materialize import run as materialize
     from snapline.contracts.plan import StepKind
-    from snapline.lineage.series import CutOptions
 
-    subject, done, lines = plan.model, [], []
+    subject = plan.model
+    done: list[dict[str, Any]] = []
+    lines: list[str] = []
     for step in plan.steps:
         if step.kind is StepKind.MATERIALIZE:
-            cuts = {(s.cut.since, s.cut.until) for s in (home.state().snapshots[i] for i in subject.snapshots)}
-            since, until = cuts.pop() if len(cuts) == 1 else (None, None)
-            window = CutOptions(since and since.isoformat(), until and until.isoformat())
-            subject = materialize.run(home, output, step.model.view_name or "", window, step.model.contract)
+            subject = materialize(home, output, subject.view_name or "", _same_window(home, subject), subject.contract)
             done.append({"step": step.kind.value, "model": str(subject.key)})
             lines.append(f"materialized {subject.key}")
         else:
-            issued = certify.run(home, output, subject, (step.target, targets), step.contract)
+            issued = certify(home, output, subject, (step.target, targets), step.contract)
             verdict = issued.certificate.verdict.value
-            done.append({"step": step.kind.value, "model": str(subject.key), "target": step.target, "verdict": verdict})
+            done.append({"step": step.kind.value, "model": str(subject.key), "target": str(step.target), "verdict": verdict})
             lines.append(f"{verdict}  {subject.key} for {step.target} under {step.contract}")
     return done, lines
+
+
+def _same_window(home: Home, model: ModelVersion) -> CutOptions:
+    """Return the window a version was cut with; where its inputs have several, each keeps its newest."""
+    from snapline.lineage.series import CutOptions
+
+    state = home.state()
+    windows = {(state.snapshots[i].cut.since, state.snapshots[i].cut.until) for i in model.snapshots}
+    if len(windows) != 1:
+        return CutOptions()
+    since, until = windows.pop()
+    return CutOptions(since.isoformat(), until.isoformat())
 
 
 def document(plan: ModelPlan) -> dict[str, Any]:

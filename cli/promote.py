@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from snapline.contracts.gate import GateDecision
 
 
-def promote(  # noqa: PLR0913 - one parameter per option
+def promote(
     model: ModelArgument,
     to: Annotated[str, typer.Option("--to", help="The alias to move.")],
     target: TargetOption = None,

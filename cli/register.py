@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from snapline.lineage.state import State
 
 
-def register(  # noqa: PLR0913 - one parameter per option
+def register(
     name: Annotated[str, typer.Argument(help="Name of the model.")],
     weights: Annotated[Path, typer.Option(help="Folder of weights; referenced where it lies, never copied.")],
     view: Annotated[str | None, typer.Option(help="The view they materialize.")] = None,
@@ -33,7 +33,7 @@ def register(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Record a model version: weights, and the view and snapshots they were made from."""
     from snapline.cli.mirror import mirror_version
-        from snapline.cli.wiring import Home, now
+    from snapline.cli.wiring import Home, now
     from snapline.contracts.records import contract_record
     from snapline.lineage.register import Origin, Registration, measure, register as record_version
 

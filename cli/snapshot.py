@@ -19,7 +19,7 @@ def snapshots() -> None:
 
 
 @app.command("take")
-def take(  # noqa: PLR0913 - one parameter per option
+def take(
     name: Annotated[str, typer.Argument(help="Name of the series.")],
     source: Annotated[Path | None, typer.Option(help="A Parquet file or a folder of them.")] = None,
     time: Annotated[str | None, typer.Option(help="Column with each row's event time.")] = None,

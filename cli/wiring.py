@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snapline.lineage.digest import BulkAlgorithm
+from snapline.lineage.digest import BulkAlgorithm, hex_part
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
 from snapline.lineage.ledger import Ledger
 from snapline.lineage.objects import ObjectStore
@@ -120,7 +120,12 @@ class Home:
         """The MLflow mirror over this home's own store."""
         from snapline.lineage.registries.mlflow import MlflowRegistry
 
-        return MlflowRegistry(f"sqlite:///{self.root / 'mlflow.db'}", self.root / "artifacts")
+        return MlflowRegistry(self.tracking_uri, self.root / "artifacts", hex_part(self.ledger.entries()[0].digest)[:16])
+
+    @property
+    def tracking_uri(self) -> str:
+        """Where MLflow keeps what the mirror writes."""
+        return f"sqlite:///{self.root / 'mlflow.db'}"
 
 
 def located(option: Path | None) -> Path:

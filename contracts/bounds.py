@@ -18,7 +18,11 @@ def log_ratio(half_span: float) -> float:
 
 def log_ratio_range(half_span: float, p: float) -> tuple[float, float]:
     """Return the smallest and largest log(q/p) of a token with reference probability `p`."""
-    return -math.log1p((1 - p) * math.expm1(2 * half_span)), -math.log1p((1 - p) * math.expm1(-2 * half_span))
+    lowest = -math.log1p((1 - p) * math.expm1(2 * half_span))
+    # log1p keeps the digits of a small half span, the plain logarithm those of a small p.
+    if half_span < 0.5:
+        return lowest, -math.log1p((1 - p) * math.expm1(-2 * half_span))
+    return lowest, -math.log(p + (1 - p) * math.exp(-2 * half_span))
 
 
 def tv(half_span: float) -> float:

@@ -21,6 +21,7 @@ from snapline.lineage.signing import SigningKey, TrustedKeys, open_envelope, sea
 
 PREDICATE_TYPE = "urn:snapline:kernel-certificate:v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+EVIDENCE_CLASSES = ("not-run", "cpu-emulated", "cpu", "gpu-emulated", "gpu-native", "multi-rank")
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 
 
@@ -88,6 +89,11 @@ class Certificate(Received):
     def retained(self) -> tuple[str, ...]:
         """Addresses of every object the certificate binds."""
         return (self.contract.object, self.probes.object, self.evidence)
+
+
+def weaker(*evidence_classes: str) -> str:
+    """Return the weakest of some evidence classes: what is emulated or runs on a CPU stays so beside a native side."""
+    return min(evidence_classes, key=EVIDENCE_CLASSES.index)
 
 
 def issue(certificate: Certificate, key: SigningKey) -> bytes:

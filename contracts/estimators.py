@@ -16,7 +16,7 @@ MEAN_METHOD = "betting-mixture-v1"
 
 _BETS = 0.5 ** np.arange(16)
 _STAKES = 1 / ((np.arange(16) + 1.0) * (np.arange(16) + 2.0))
-_BISECTIONS = 50
+_BISECTIONS = 40
 
 
 def rate_upper(events: int, n: int, alpha: float) -> float:
@@ -92,8 +92,8 @@ def prompts_needed(best_upper: Callable[[int], float], limit: float) -> int | No
 def _log_wealth(sample: NDArray[np.float64], mean: float) -> float:
     gains = (mean - sample) / (1.0 - mean)
     with np.errstate(divide="ignore"):
-        logs = [np.log1p(bet * gains).sum() for bet in _BETS]
-    return float(np.logaddexp.reduce(np.log(_STAKES) + np.array(logs)))
+        logs = np.log1p(np.multiply.outer(_BETS, gains)).sum(axis=1)
+    return float(np.logaddexp.reduce(np.log(_STAKES) + logs))
 
 
 def _first_ruled_out(ruled_out: Callable[[float], bool], start: float) -> float:

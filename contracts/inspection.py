@@ -23,7 +23,7 @@ class Inspector:
     state: State
     lens: Lens
     trusted: TrustedKeys
-    depth: Depth = Depth()
+    depth: Depth
 
     def read(self, attested: Attested) -> certificate.Certificate:
         """Return the certificate of an attestation, its envelope and every object it binds verified.

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from snapline.contracts.clauses.protocol import Clause, Figures, Measured
+from snapline.contracts.clauses.protocol import Clause, Measured
 from snapline.contracts.contract import KernelContract, Slice
 from snapline.contracts.engines.protocol import Path
 from snapline.contracts.evidence import MEASURES, SCHEMA, Pair
@@ -35,7 +35,6 @@ class _Cell:
     path: Path
     level: Decimal
     seen: Measured
-    units: Figures
 
 
 def judge(
@@ -57,18 +56,13 @@ def judge(
     rows = _checked(evidence)
     programs = {(clause.pair, path) for clause in contract.clauses for path in contract.paths}
     seen = {program: measured(rows, *program, expected) for program in programs}
-    units = {
-        (clause, path): clause.units(seen[clause.pair, path]) for clause in contract.clauses for path in contract.paths
-    }
-    return tuple(
-        _judge(
-            _Cell(clause, part, path, contract.level, seen[clause.pair, path], units[clause, path]),
-            set(members.get(part.name, ())),
-        )
+    cells = (
+        _Cell(clause, part, path, contract.level, seen[clause.pair, path])
         for clause in contract.clauses
         for part in contract.slices
         for path in contract.paths
     )
+    return tuple(_judge(cell, set(members.get(cell.slice.name, ()))) for cell in cells)
 
 
 def measured(evidence: pa.Table, pair: Pair, path: Path, expected: Mapping[str, int]) -> Measured:
@@ -117,7 +111,7 @@ def noise_floor(evidence: pa.Table) -> dict[str, str]:
 def _judge(cell: _Cell, wanted: Collection[str]) -> Finding:
     clause, allowed, alpha = cell.clause, cell.clause.allowed, float(cell.level)
     chosen = np.array([prompt in wanted for prompt in cell.seen.prompts], dtype=np.bool_)
-    units = cell.units[chosen]
+    units = clause.units(cell.seen)[chosen]
     prompts, missing = len(units), len(wanted) - len(units)
     lower, upper = rounded_down(clause.lower(units, alpha)), rounded_up(clause.upper(units, alpha))
     if lower > allowed:

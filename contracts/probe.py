@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,40 +43,29 @@ def read_probes(path: Path) -> pa.Table:
         raise DefinitionError(f"{path}: cannot be read as probes: {error}", hint=_HINT) from error
 
 
-def check_probes(table: pa.Table, *, source: str = "probes", lines: Sequence[int] | None = None) -> pa.Table:
+def check_probes(table: pa.Table, *, source: str = "probes") -> pa.Table:
     """Return the table with ids as strings and no schema metadata, if it is a probe table.
 
     Args:
-        source: What messages call the table.
-        lines: The line each row was read from; without it messages count rows from 1.
+        source: What messages call the table; they count rows from 1.
 
     Raises:
         DefinitionError: It is not one.
     """
     names = table.column_names
-    if len(set(names)) < len(names) or "id" not in names:
-        raise DefinitionError(f"{source}: expected a column id and no name twice, found {', '.join(names)}", hint=_HINT)
-    prompt, answer = _only(PROMPTS, names, source), _only(ANSWERS, names, source)
-    if taken := [name for name in COMPUTED if name in names]:
-        raise DefinitionError(f"{source}: column {taken[0]!r} is computed when slicing", hint="Rename the column.")
-    if not table.num_rows:
-        raise DefinitionError(f"{source}: expected at least one probe, found none", hint=_HINT)
-    places = [f"{source}:{line}" for line in lines] if lines else [f"{source}: row {n + 1}" for n in range(len(table))]
-    ids = _checked_ids(table["id"], places)
-    for name in (prompt, answer):
-        expected, fits = _SHAPES[name]
-        for place, value in zip(places, table[name].to_pylist(), strict=True):
-            if not fits(value):
-                raise DefinitionError(f"{place}: {name}: expected {expected}, found {_shown(value)}", hint=_HINT)
+    if len(set(names)) < len(names):
+        raise DefinitionError(f"{source}: expected no column twice, found {', '.join(names)}", hint=_HINT)
+    checked = {name: table[name].to_pylist() if name in _SHAPES or name == "id" else [] for name in names}
+    ids = _checked(checked, source, [f"{source}: row {row}" for row in range(1, table.num_rows + 1)])
     return table.set_column(names.index("id"), "id", pa.array(ids, pa.string())).replace_schema_metadata(None)
 
 
 def probes_digest(table: pa.Table, algorithm: BulkAlgorithm) -> str:
     """Return the digest of a checked probe table's content, independent of the order of its rows and columns.
 
-    The hashed bytes are JSON lines in the order of `id`: keys sorted, UTF-8, no spaces, floats by their shortest
-    decimal that reads back, and what JSON has no kind for as an object of its kind and text. So column names, nulls and
-    the kind of every value count; file layout and integer widths do not.
+    The hashed bytes are JSON lines in the order of `id`: keys sorted, UTF-8, no spaces, floats by the shortest decimal
+    that reads back, and what JSON has no kind for, such as an instant, as `{"text": ...}`. So column names and nulls
+    count; file layout and integer widths do not.
     """
     state = hasher(algorithm)
     for row in sorted(table.to_pylist(), key=lambda row: str(row["id"])):
@@ -104,46 +93,65 @@ def tokenize_requests(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def _read_jsonl(path: Path) -> pa.Table:
-    rows, lines = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DefinitionError(f"{path}:{number}: not JSON: {error}", hint=_HINT) from error
-        if not isinstance(row, dict):
-            raise DefinitionError(f"{path}:{number}: expected an object, found {_shown(row)}", hint=_HINT)
-        rows.append(row)
-        lines.append(number)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {name: _column([row.get(name) for row in rows], f"{path}: column {name!r}") for name in names}
-    return check_probes(pa.table(columns), source=str(path), lines=lines)
-
-
-def _column(values: list[Any], source: str) -> pa.Array:
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise DefinitionError(f"{source} mixes kinds of values: {error}", hint="Write one kind of value.") from error
-
-
 def _read_parquet(path: Path) -> pa.Table:
     return check_probes(pq.read_table(path), source=str(path))
 
 
-def _only(choices: Sequence[str], names: Sequence[str], source: str) -> str:
+def _read_jsonl(path: Path) -> pa.Table:
+    rows, places = [], []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if line.strip():
+            rows.append(_parsed(line, f"{path}:{number}"))
+            places.append(f"{path}:{number}")
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in names}
+    columns["id"] = _checked(columns, str(path), places)
+    return pa.table({name: _column(values, f"{path}: column {name!r}") for name, values in columns.items()})
+
+
+def _parsed(line: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DefinitionError(f"{place}: not JSON: {error}", hint=_HINT) from error
+    if not isinstance(row, dict):
+        raise DefinitionError(f"{place}: expected an object, found {_shown(row)}", hint=_HINT)
+    return row
+
+
+def _column(values: list[Any], what: str) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise DefinitionError(f"{what} mixes kinds of values: {error}", hint="Write one kind of value.") from error
+
+
+def _checked(columns: Mapping[str, Sequence[Any]], source: str, places: Sequence[str]) -> list[str]:
+    """Return the ids as strings, if the columns make a probe table; `places` says where each row came from."""
+    if not places:
+        raise DefinitionError(f"{source}: expected at least one probe, found none", hint=_HINT)
+    if taken := [name for name in COMPUTED if name in columns]:
+        raise DefinitionError(f"{source}: column {taken[0]!r} is computed when slicing", hint="Rename the column.")
+    ids = _checked_ids(columns[_only(("id",), columns, source)], places)
+    for name in (_only(PROMPTS, columns, source), _only(ANSWERS, columns, source)):
+        expected, fits = _SHAPES[name]
+        for place, value in zip(places, columns[name], strict=True):
+            if not fits(value):
+                raise DefinitionError(f"{place}: {name}: expected {expected}, found {_shown(value)}", hint=_HINT)
+    return ids
+
+
+def _only(choices: Sequence[str], names: Collection[str], source: str) -> str:
     found = [name for name in choices if name in names]
     if len(found) != 1:
         wanted, there = " or ".join(choices), " and ".join(found) or "none of them"
-        raise DefinitionError(f"{source}: expected exactly one column of {wanted}, found {there}", hint=_HINT)
+        raise DefinitionError(f"{source}: expected exactly one column {wanted}, found {there}", hint=_HINT)
     return found[0]
 
 
-def _checked_ids(column: pa.ChunkedArray, places: Sequence[str]) -> list[str]:
+def _checked_ids(column: Sequence[Any], places: Sequence[str]) -> list[str]:
     ids = []
-    for place, value in zip(places, column.to_pylist(), strict=True):
+    for place, value in zip(places, column, strict=True):
         if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
             raise DefinitionError(f"{place}: id: expected text or an integer, found {_shown(value)}", hint=_HINT)
         ids.append(str(value))
@@ -159,7 +167,11 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_token_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, int) and item >= 0 for item in value)
+    return isinstance(value, list) and bool(value) and all(_is_token_id(item) for item in value)
+
+
+def _is_token_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_messages(value: Any) -> bool:
@@ -169,7 +181,8 @@ def _is_messages(value: Any) -> bool:
 def _is_message(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and set(value) == {"role", "content"}
+        # A struct column holds a null for each field another row alone has.
+        and {name for name, part in value.items() if part is not None} == {"role", "content"}
         and _is_text(value["role"])
         and isinstance(value["content"], str)
     )
@@ -185,7 +198,7 @@ _SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _tagged(value: object) -> dict[str, str]:
-    return {type(value).__name__: str(value)}
+    return {"text": str(value)}
 
 
 def _shown(value: object) -> str:

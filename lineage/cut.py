@@ -18,7 +18,10 @@ from snapline.lineage.errors import DefinitionError
 
 
 def _as_utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    try:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{value.isoformat()} lies outside the years 1 to 9999 in UTC") from error
 
 
 Instant = Annotated[datetime, AfterValidator(_as_utc)]

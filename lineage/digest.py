@@ -69,12 +69,13 @@ def canonical_json(value: object) -> bytes:
     """Return the RFC 8785 encoding of a JSON value.
 
     Raises:
-        DefinitionError: The value holds a float, a NaN or an integer beyond 2**53, none of which hash portably.
+        DefinitionError: The value holds a float, an integer beyond 2**53 or text that is not Unicode, none of which hash
+            portably.
     """
     _refuse_floats(value)
     try:
         return rfc8785.dumps(value)  # type: ignore[arg-type]
-    except rfc8785.CanonicalizationError as error:
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
         raise DefinitionError(f"not canonical JSON: {error}", hint="Write numbers as decimal strings.") from error
 
 

@@ -54,7 +54,7 @@ def parse(text: str, model: type[Document], *, name: str) -> Document:
     """
     try:
         root = yaml.compose(text, Loader=yaml.CBaseLoader)
-        _refuse_repeated_keys(root, name)
+        _refuse_surprises(root, name, set())
         content = yaml.load(text, Loader=yaml.CBaseLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -70,17 +70,26 @@ def parse(text: str, model: type[Document], *, name: str) -> Document:
         ) from None
 
 
-def _refuse_repeated_keys(node: yaml.Node | None, name: str) -> None:
+def _refuse_surprises(node: yaml.Node | None, name: str, seen: set[int]) -> None:
+    """Raise where YAML offers more than a tree of named fields: a key twice, a key that is no word, an alias."""
+    if node is None:
+        return
+    if id(node) in seen:
+        raise DefinitionError(f"{name}:{node.start_mark.line + 1}: an alias repeats this", hint="Write it out twice.")
+    seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, value in node.value:
-            if key.value in seen:
-                raise DefinitionError(f"{name}:{key.start_mark.line + 1}: {key.value!r} is written twice")
-            seen.add(key.value)
-            _refuse_repeated_keys(value, name)
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise DefinitionError(f"{name}:{line}: expected the name of a field, found a {key.id}")
+            if key.value in keys:
+                raise DefinitionError(f"{name}:{line}: {key.value!r} is written twice")
+            keys.add(key.value)
+            _refuse_surprises(value, name, seen)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _refuse_repeated_keys(item, name)
+            _refuse_surprises(item, name, seen)
 
 
 def _explain(error: ValidationError, root: yaml.Node | None, model: type[BaseModel], name: str) -> str:

@@ -174,6 +174,8 @@ def _plain_type(arrow: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one retur
         return _plain_type(arrow.value_type)
     if types.is_map(arrow):
         return pa.map_(_plain_field(arrow.key_field), _plain_field(arrow.item_field))
+    if types.is_list_view(arrow) or types.is_large_list_view(arrow):
+        return arrow  # Arrow's casts of list views with nulls give broken arrays; `encode` needs none
     if _is_list(arrow):
         return pa.large_list(_plain_field(arrow.value_field).with_name("item"))
     if types.is_struct(arrow):
@@ -196,14 +198,15 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def storage(array: pa.Array) -> pa.Array:
-    """Return the plain storage of an extension array, and any other array as it is."""
+    """Return an array as a plain type that is no extension."""
     while isinstance(array.type, pa.BaseExtensionType):
-        array = array.storage.cast(_plain_type(array.type.storage_type))
-    return array
+        array = array.storage
+    target = _plain_type(array.type)
+    return array if array.type == target else array.cast(target)
 
 
 def encode(array: pa.Array) -> Encoded:
-    """Return the canonical encoding of an array of a plain type."""
+    """Return the canonical encoding of an array."""
     array = storage(array)
     arrow = array.type
     valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
@@ -216,7 +219,7 @@ def encode(array: pa.Array) -> Encoded:
         entries = pa.struct([pa.field("key", arrow.key_type), pa.field("value", arrow.item_type)])
         array = array.cast(pa.large_list(entries))
         arrow = array.type
-    if types.is_large_list(arrow):
+    if _is_list(arrow):
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype("<i8")
         return Encoded((validity, _as_bytes(lengths)), _offsets(lengths), (encode(array.flatten()),))
     if types.is_large_string(arrow) or types.is_large_binary(arrow):

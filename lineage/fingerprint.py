@@ -200,8 +200,8 @@ def _same_as_next(starts: NDArray[np.int64], keys: pa.Array) -> NDArray[np.bool_
     same = pc.equal(keys[:-1], keys[1:])
     if types.is_floating(keys.type):
         same = pc.or_(same, pc.and_(pc.is_nan(keys[:-1]), pc.is_nan(keys[1:])))
-    tied: NDArray[np.bool_] = same.to_numpy(zero_copy_only=False)
-    return tied & (starts[:-1] == starts[1:])
+    tied: NDArray[np.bool_] = same.to_numpy(zero_copy_only=False) & (starts[:-1] == starts[1:])
+    return tied
 
 
 def _ties_by_content(encoded: Sequence[Encoded], same: NDArray[np.bool_]) -> NDArray[np.int64] | None:

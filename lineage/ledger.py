@@ -34,7 +34,7 @@ from snapline.lineage.stores.protocol import Entry, Store, moved
 from snapline.lineage.witness import Head, Witness
 
 GENESIS = "sha256-ledger-v1:" + "0" * 64
-ATTEMPTS = 200
+ATTEMPTS = 100
 _TAMPERED = "The history was changed after it was signed. Restore the database and head.json from a copy you trust."
 
 

@@ -54,13 +54,14 @@ class ObjectStore:
         """Return an object's bytes, verified.
 
         Raises:
-            IntegrityError: The object is missing or its bytes do not hash to its address.
+            IntegrityError: The object is missing, unreadable, or its bytes do not hash to its address.
         """
         try:
             data = self.path(address).read_bytes()
-        except FileNotFoundError as error:
+        except OSError as error:
             raise IntegrityError(
-                f"object {address} is missing", hint=f"Restore {self.path(address)} from a copy of this home."
+                f"object {address} cannot be read: {error.strerror}",
+                hint=f"Restore {self.path(address)} from a copy of this home.",
             ) from error
         found = bytes_hex(data, BulkAlgorithm(address.partition("-")[0]))
         if found != hex_part(address):

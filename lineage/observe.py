@@ -136,23 +136,30 @@ def _source(
 ) -> tuple[list[Cause], SourceCompared | None]:
     subject = f"snapshot {snapshot.series.name}@{snapshot.id[:12]}"
     try:
-        manifest = decode_manifest(lens.objects.read(snapshot.manifest))
-        if depth.full:
-            return _compare(snapshot, manifest, lens, policy, subject)
-        moved = changed_files(manifest.files, Path(snapshot.series.source), lens.objects.algorithm)
-        if not moved:
-            return [], None
-        known = _earlier_comparison(snapshot, state, lens)
-        if known is not None:
-            return _differences(snapshot, known, policy, subject), None
-        if depth.rows:
-            return _compare(snapshot, manifest, lens, policy, subject)
-        message = "its bytes changed since the cut and its rows were not compared since; run snapline verify"
-        return [Cause(Change.SOURCE_UNREAD, subject, message, moved)], None
+        return _held_against_source(snapshot, state, lens, depth, policy)
     except NotFoundError as error:
         return [Cause(Change.SOURCE_GONE, subject, error.message)], None
     except IntegrityError as error:
         return [Cause(Change.RECORD_DAMAGED, subject, error.message)], None
+
+
+def _held_against_source(
+    snapshot: Snapshot, state: State, lens: Lens, depth: Depth, policy: RefreshPolicy
+) -> tuple[list[Cause], SourceCompared | None]:
+    subject = f"snapshot {snapshot.series.name}@{snapshot.id[:12]}"
+    manifest = decode_manifest(lens.objects.read(snapshot.manifest))
+    if depth.full:
+        return _compare(snapshot, manifest, lens, policy, subject)
+    moved = changed_files(manifest.files, Path(snapshot.series.source), lens.objects.algorithm)
+    if not moved:
+        return [], None
+    known = _earlier_comparison(snapshot, state, lens)
+    if known is not None:
+        return _differences(snapshot, known, policy, subject), None
+    if depth.rows:
+        return _compare(snapshot, manifest, lens, policy, subject)
+    message = "its bytes changed since the cut and its rows were not compared since; run snapline verify"
+    return [Cause(Change.SOURCE_UNREAD, subject, message, moved)], None
 
 
 def _earlier_comparison(snapshot: Snapshot, state: State, lens: Lens) -> Comparison | None:

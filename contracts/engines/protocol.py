@@ -1,17 +1,27 @@
 """What an engine is: a program that scores given tokens and hands over its raw logits.
 
+An engine is one module with a `load(spec, model, report)` that returns a started `LocalEngine`, and two constants:
+`ENVIRONMENT`, the variables its process must start with, and `INSTALL`, what to say to somebody who lacks it. Importing
+the module must stay cheap: an engine imports its libraries inside `load`.
+
 This module is imported inside worker processes, so it needs nothing beyond the standard library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from snapline.lineage.errors import DefinitionError
 
 if TYPE_CHECKING:
     import torch
+
+Report: TypeAlias = Callable[[str], None]
+Prompt: TypeAlias = str | Sequence[Mapping[str, str]]
+TokenLists: TypeAlias = list[tuple[int, ...]]
 
 
 class Path(StrEnum):
@@ -46,6 +56,10 @@ class EngineSpec:
     """What to start. None leaves the engine's own default; `interpreter` None is the current one.
 
     `version` is not here: the installed version is found, and held against the contract before anything starts.
+
+    Attributes:
+        engine: A module of `snapline.contracts.engines`, or the dotted name of any other module that is an engine.
+        context_tokens: The longest prompt and answer together; a longer item is not scored.
     """
 
     engine: str
@@ -54,6 +68,7 @@ class EngineSpec:
     quantization: str | None = None
     kv_cache_dtype: str | None = None
     interpreter: str | None = None
+    context_tokens: int = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +104,19 @@ class EngineIdentity:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A greedy answer.
+
+    Attributes:
+        first: The two likeliest first tokens with their raw logits, likeliest first: how near to a tie the answer was.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    first: tuple[tuple[int, str, float], ...]
+
+
 class Engine(Protocol):
     """A started engine with one model loaded."""
 
@@ -100,7 +128,47 @@ class Engine(Protocol):
         """Return raw logits by prompt id, each of shape (len(answer), vocabulary), in the engine's own dtype.
 
         Row `i` scores `answer[i]` given the prompt and `answer[:i]`. A prompt the engine could not score is absent.
+
+        Raises:
+            DefinitionError: An item is empty, repeated, or holds a token outside the vocabulary.
+            EngineFailedError: The engine could not go on.
         """
 
     def close(self) -> None:
         """Free the model; calling it twice is fine."""
+
+
+class LocalEngine(Engine, Protocol):
+    """An engine in this process: what a worker serves."""
+
+    def tokenize(self, prompts: Sequence[Prompt], answers: Sequence[str]) -> tuple[TokenLists, TokenLists]:
+        """Return the token ids of prompts and of answers, by the model's own tokenizer.
+
+        Messages go through the chat template and open the assistant's turn; a text prompt gets the tokenizer's own
+        special tokens; an answer gets none, so it continues the prompt.
+        """
+
+    def generate(self, prompt: Sequence[int], max_tokens: int) -> Generation:
+        """Return the greedy answer to a prompt, at most `max_tokens` long."""
+
+
+def require_scorable(items: Sequence[ProbeItem], vocabulary: int) -> None:
+    """Raise unless every item can be scored by a model with that vocabulary.
+
+    Raises:
+        DefinitionError: An item has no prompt or answer, repeats an id, or holds a token outside the vocabulary.
+    """
+    seen: set[str] = set()
+    for item in items:
+        if item.id in seen:
+            raise DefinitionError(f"probe {item.id!r} appears twice", hint="Give every probe its own id.")
+        seen.add(item.id)
+        if not item.prompt or not item.answer:
+            part = "answer" if item.prompt else "prompt"
+            raise DefinitionError(f"probe {item.id!r} has an empty {part}", hint="Leave it out or complete it.")
+        for token in (*item.prompt, *item.answer):
+            if not 0 <= token < vocabulary:
+                raise DefinitionError(
+                    f"probe {item.id!r} holds token {token}, but the model's vocabulary is 0 to {vocabulary - 1}",
+                    hint="Tokenize the probe with this model's own tokenizer.",
+                )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from snapline.lineage.digest import BulkAlgorithm
 from snapline.lineage.encoding import columns_of, plain
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
-from snapline.lineage.files import HashedFile, hash_file, stamp_of
+from snapline.lineage.files import FileStamp, HashedFile, hash_file, stamp_of
 from snapline.lineage.snapshot import Column
 from snapline.lineage.sources.protocol import Keep, Reading
 
@@ -71,8 +71,8 @@ class ParquetSource:
         tables: list[pa.Table] = []
         columns: tuple[Column, ...] | None = None
         for name in names:
-            hashed.append(hash_file(folder, name, self.algorithm))
             try:
+                hashed.append(hash_file(folder, name, self.algorithm))
                 with pq.ParquetFile(folder / name) as file:
                     if columns is None:
                         columns = _checked(columns_of(file.schema_arrow), control, name)
@@ -88,13 +88,20 @@ class ParquetSource:
 
     def _refuse_change(self, folder: Path, names: tuple[str, ...], hashed: Sequence[HashedFile]) -> None:
         """Compare the stamps of all files with those from before anything was parsed."""
-        changed = [file.path for file in hashed if stamp_of(folder / file.path) != file.stamp]
-        changed += sorted(set(names) ^ set(locate(self.path)[1]))
+        changed = [file.path for file in hashed if not _is_stamped(folder / file.path, file.stamp)]
+        changed += set(names) ^ set(locate(self.path)[1])
         if changed:
             raise ConflictError(
-                f"{self.path} changed while it was read: {', '.join(changed)}",
+                f"{self.path} changed while it was read: {', '.join(sorted(set(changed)))}",
                 hint="Wait until nothing writes to it and run this again.",
             )
+
+
+def _is_stamped(path: Path, stamp: FileStamp) -> bool:
+    try:
+        return stamp_of(path) == stamp
+    except NotFoundError:
+        return False
 
 
 def _checked(columns: tuple[Column, ...], control: Sequence[str], name: str) -> tuple[Column, ...]:

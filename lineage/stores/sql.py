@@ -53,7 +53,7 @@ _TRIGGERS = {
 _RESTORE = "Restore the ledger's database from a copy you trust."
 _URLS = "Write sqlite:////path/ledger.db, or postgresql+psycopg://… with snapline[postgres] installed."
 _SQLITE_BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
-_SQLITE_UNREACHABLE = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_IOERR", "SQLITE_FULL")
+_SQLITE_UNREACHABLE = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_FULL")
 _POSTGRES_UNREACHABLE = ("08", "28", "3D", "42501", "53", "57P")
 
 
@@ -169,7 +169,8 @@ def _explain(error: DBAPIError, url: str) -> Exception:
         return ConflictError(
             f"the ledger at {url} stayed locked for {BUSY_SECONDS} s", hint="Run this again once the other writer ends."
         )
-    unconnected = error.connection_invalidated or (not code and isinstance(error, sqlalchemy.exc.OperationalError))
+    # PostgreSQL gives no code where there was no connection; SQLite always gives one, but for text that is not UTF-8.
+    unconnected = not code and isinstance(error, sqlalchemy.exc.OperationalError) and not url.startswith("sqlite")
     if unconnected or code.startswith((*_SQLITE_UNREACHABLE, *_POSTGRES_UNREACHABLE)):
         return NotFoundError(
             f"the ledger at {url} cannot be reached or written: {error.orig}",

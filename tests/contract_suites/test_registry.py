@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from snapline.lineage.cut import Bucket, Cut, parse_instant
 from snapline.lineage.model import EdgeKind, ModelVersion, Parent, VersionKey, Weights
 from snapline.lineage.registries.memory import MemoryRegistry
 from snapline.lineage.registries.mlflow import MlflowRegistry
-from snapline.lineage.registries.mlflow_session import require_mlflow
+from snapline.lineage.registries.mlflow_session import QUIET_ENVIRONMENT, require_mlflow
 from snapline.lineage.registries.protocol import MirrorError, MirrorRecord, ProbeSet, Registry, source_document
 from snapline.lineage.snapshot import Series, Snapshot
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 HOME = "3f1c9a"
+NAMESPACE = Path(__file__).parents[2] / ".namespace"
 PROBES = ProbeSet("chats", f"sha256-probes-v1:{'e' * 64}", 200)
 
 
@@ -303,40 +304,36 @@ def test_asking_makes_no_store(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def _mirror_in_a_process(folder: Path, number: int) -> str:
-    return open_mlflow(folder).mirror(record(key("parallel", number)))
-
-
-@pytest.mark.mlflow
-def test_parallel_mirrors_of_one_version_show_it_once(mlflow_home: Path, client: MlflowClient) -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        found = pool.starmap(_mirror_in_a_process, [(mlflow_home, 1)] * 4)
-    assert found == ["models:/parallel/1"] * 4
-    assert len(client.search_model_versions("name = 'parallel'")) == 1
-
-
-@pytest.mark.mlflow
-def test_mirroring_says_nothing_and_restores_what_it_touched(tmp_path: Path) -> None:
-    program = """
+MIRROR = """
 import sys
 from pathlib import Path
 import mlflow
-from snapline.lineage.registries.mlflow import MlflowRegistry
 from snapline.lineage.model import ModelVersion
+from snapline.lineage.registries.mlflow import MlflowRegistry
 from snapline.lineage.registries.protocol import MirrorRecord
-folder = Path(sys.argv[1])
-model = ModelVersion.model_validate_json(sys.argv[2])
+folder, model = Path(sys.argv[1]), ModelVersion.model_validate_json(sys.argv[2])
 MlflowRegistry(f"sqlite:///{folder}/mlflow.db", folder / "artifacts", "home").mirror(MirrorRecord(model))
 assert not mlflow.is_tracking_uri_set()
 assert mlflow.telemetry.get_telemetry_client() is None
 """
-    model = record(key("quiet")).model.model_dump_json()
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), model],
-        capture_output=True,
+
+
+def start_a_process_that_mirrors(name: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MIRROR, str(folder), record(key(name)).model.model_dump_json()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-        env={"PYTHONPATH": str(Path.cwd() / ".namespace"), "MLFLOW_DISABLE_AGENT_HINT": "1", "PATH": "/usr/bin:/bin"},
-        cwd=tmp_path,
+        cwd=folder,
+        env={"PYTHONPATH": str(NAMESPACE), "PATH": "/usr/bin:/bin", **QUIET_ENVIRONMENT},
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.mlflow
+def test_processes_that_mirror_one_version_at_once_show_it_once_and_say_nothing(tmp_path: Path) -> None:
+    started = [start_a_process_that_mirrors("parallel", tmp_path) for _ in range(3)]
+    for process in started:
+        said, _ = process.communicate(timeout=120)
+        assert (process.returncode, said) == (0, "")
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        assert database.execute("select name, version from model_versions").fetchall() == [("parallel", 1)]

@@ -178,7 +178,7 @@ for number in range(count):
     event = Recorded(
         at=datetime(2026, 1, 1, tzinfo=UTC), what="contract", name=f"{name}-{number}", digest=digest, object=digest
     )
-    ledger.commit(lambda state: [event])
+    ledger.commit(lambda _state: [event])
     print(number, flush=True)
 """
 

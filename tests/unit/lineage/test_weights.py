@@ -176,7 +176,7 @@ def test_a_disguised_pickle_is_refused(folder: Path, name: str, protocol: int) -
 @pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".PT"])
 def test_a_pickle_suffix_is_refused_whatever_is_in_it(folder: Path, suffix: str) -> None:
     (folder / f"model{suffix}").write_bytes(b"cposix\nsystem\n.")
-    with pytest.raises(DefinitionError, match="--allow-pickle|is a pickle") as caught:
+    with pytest.raises(DefinitionError, match="is a pickle") as caught:
         measure_weights(folder, BLAKE3)
     assert "--allow-pickle" in caught.value.hint
 

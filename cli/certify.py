@@ -1,0 +1,148 @@
+"""`snapline certify`: does the program that serves it still compute what was evaluated?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from snapline.cli.options import HomeOption, JsonOption, ModelArgument, TargetOption, TargetsOption
+from snapline.cli.output import Exit, Output
+
+if TYPE_CHECKING:
+    from snapline.cli.wiring import Home
+    from snapline.contracts.certify import Issued
+    from snapline.contracts.engines.client import WorkerEngine
+    from snapline.contracts.engines.protocol import EngineSpec
+    from snapline.lineage.model import ModelVersion
+
+
+def certify(
+    model: ModelArgument,
+    target: TargetOption = None,
+    contract: Annotated[
+        str | None, typer.Option(help="A contract file or a recorded name; default the model's own.")
+    ] = None,
+    probes: Annotated[str | None, typer.Option(help="The probe set; default the contract's.")] = None,
+    targets: TargetsOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the reference against what serves, judge it, and record a signed certificate of the verdict.
+
+    Exit 0 when CERTIFIED, 1 when REFUTED, 3 when UNDECIDED.
+    """
+    from snapline.cli.wiring import Home
+    from snapline.contracts.verdict import Verdict
+
+    output, opened = Output(as_json), Home.open(home)
+    version = opened.resolve(model, opened.state())
+    issued = run(opened, output, version, (target, targets), contract, probes)
+    output.answer(document(issued), text(issued))
+    codes = {Verdict.CERTIFIED: Exit.DONE, Verdict.REFUTED: Exit.NO, Verdict.UNDECIDED: Exit.CANNOT_SAY}
+    raise typer.Exit(int(codes[issued.certificate.verdict]))
+
+
+def run(
+    home: Home,
+    output: Output,
+    model: ModelVersion,
+    target: tuple[str | None, Path | None],
+    contract: str | None,
+    probes: str | None = None,
+) -> Issued:
+    """Certify one version in a home and mirror it; what `certify` and `apply` share.
+
+    Args:
+        target: The target's name and the targets file, as the options gave them.
+    """
+    from snapline.cli.mirror import mirror_version
+    from snapline.contracts.certify import Bench, Request
+    from snapline.contracts.certify import certify as issue
+    from snapline.contracts.inspection import Inspector
+    from snapline.contracts.records import contract_record
+    from snapline.contracts.targets import choose
+    from snapline.lineage.errors import DefinitionError
+    from snapline.lineage.observe import Depth
+
+    name, chosen = choose(home.targets(target[1]), target[0])
+    state = home.state()
+    lens = home.lens(state)
+    wanted = contract or model.contract
+    if wanted is None:
+        raise DefinitionError(f"{model.key} has no contract of its own", hint="Name one with --contract.")
+    record = contract_record(wanted, state, lens.objects, lens.now)
+    inspector = Inspector(state, lens, home.trusted, Depth())
+    with output.progress(f"certify {model.key} for {name}") as on_progress:
+        bench = Bench(inspector, home.ledger, WorkerEngines(home), home.key, lens.now, on_progress)
+        issued = issue(Request(model, name, chosen, record, probes), bench)
+    mirror_version(home, output, model.key)
+    return issued
+
+
+class WorkerEngines:
+    """Starts each engine in a worker process of its own."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    @contextmanager
+    def start(
+        self, spec: EngineSpec, model: Path, on_progress: Callable[[str, int, int], None]
+    ) -> Iterator[WorkerEngine]:
+        """Yield a started engine; it is stopped, and its files removed, when the context ends."""
+        import tempfile
+
+        from snapline.cli.wiring import environment
+        from snapline.contracts.engines.client import WorkerEngine
+
+        with tempfile.TemporaryDirectory(dir=self._home.folder("work"), prefix=f"{spec.engine}-") as folder:
+            on_progress(f"starting {spec.engine} {spec.dtype}", 0, 0)
+            engine = WorkerEngine(spec, model, Path(folder), environment=environment())
+            try:
+                yield engine
+            finally:
+                engine.close()
+
+
+def document(issued: Issued) -> dict[str, Any]:
+    """Return a certificate as one JSON document."""
+    certificate = issued.certificate
+    return {
+        "verdict": certificate.verdict.value,
+        "certificate": issued.envelope,
+        "model": certificate.model,
+        "target": certificate.target,
+        "contract": certificate.contract.name,
+        "measured": issued.measured,
+        "evidence_class": certificate.evidence_class,
+        "confidence": certificate.confidence,
+        "prompts": certificate.prompts,
+        "noise_floor": certificate.noise_floor,
+        "findings": [finding.model_dump(mode="json") for finding in certificate.findings],
+    }
+
+
+def text(issued: Issued) -> str:
+    """Return a certificate for people."""
+    certificate = issued.certificate
+    head = f"{certificate.verdict}  {certificate.model} for {certificate.target} under contract {certificate.contract.name}"
+    lines = [
+        head,
+        f"  reference {certificate.reference.engine} {certificate.reference.version} {certificate.reference.dtype}"
+        f" against {certificate.serving.engine} {certificate.serving.version} {certificate.serving.dtype}"
+        f" on {certificate.prompts} prompts, confidence {certificate.confidence}, evidence class {certificate.evidence_class}",
+    ]
+    for finding in certificate.findings:
+        lines.append(f"  {finding.verdict:<9} {finding.clause} on {finding.slice}, {finding.path}: {finding.reason}")
+        if finding.witness is not None:
+            witness = finding.witness
+            figures = ", ".join(f"{name} {witness.figures[name][:8]}" for name in ("half_span", "tv", "margin", "flip"))
+            lines.append(f"            witness: prompt {witness.prompt}, position {witness.position}, {figures}")
+    lines.append(
+        f"  {'measured now' if issued.measured else 'judged on stored evidence'}; certificate {issued.envelope}"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,307 @@
+"""Certify a model for a target: measure, judge, sign.
+
+Evidence is measured once for a set of inputs. When nothing it depends on changed, a new contract is judged on the
+evidence there is; otherwise both engines run. Nothing is issued if an input moved while we measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from snapline.contracts.certificate import (
+    PREDICATE_TYPE,
+    BoundDocument,
+    BoundEngine,
+    BoundSnapshot,
+    Certificate,
+    issue,
+    weaker,
+)
+from snapline.contracts.contract import KernelContract
+from snapline.contracts.engines.protocol import Engine, EngineSpec, ProbeItem
+from snapline.contracts.errors import IncomparableError
+from snapline.contracts.evidence import evidence_from_parquet, evidence_to_parquet
+from snapline.contracts.figures import decimal_text
+from snapline.contracts.gate import readable
+from snapline.contracts.inspection import Inspector
+from snapline.contracts.judge import judge, noise_floor
+from snapline.contracts.lint import require_attainable
+from snapline.contracts.measure import measure
+from snapline.contracts.probe import probes_from_parquet, tokenize_requests
+from snapline.contracts.provenance import Provenance, provenance_of
+from snapline.contracts.records import parse_contract, read_contract, unrecorded
+from snapline.contracts.slices import members
+from snapline.contracts.targets import Target, TargetIdentity, identify
+from snapline.contracts.verdict import combine
+from snapline.lineage.errors import ConflictError, IntegrityError, NotFoundError
+from snapline.lineage.events import Attested, LineageEvent, Recorded
+from snapline.lineage.invalidation import Change
+from snapline.lineage.ledger import Ledger
+from snapline.lineage.model import ModelVersion
+from snapline.lineage.signing import SigningKey
+from snapline.lineage.state import State
+
+Progress = Callable[[str, int, int], None]
+
+
+class Tokenizing(Engine, Protocol):
+    """An engine that also knows the model's tokenizer."""
+
+    def tokenize(self, requests: Sequence[Mapping[str, Any]]) -> Sequence[ProbeItem]:
+        """Return each probe as token ids."""
+
+
+class Engines(Protocol):
+    """Starts engines; the command line decides where and how."""
+
+    def start(self, spec: EngineSpec, model: Path, on_progress: Progress) -> AbstractContextManager[Tokenizing]:
+        """Return a started engine that stops when the context ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What certifying works with.
+
+    Attributes:
+        key: Signs what is issued.
+        now: The instant of issue.
+    """
+
+    inspector: Inspector
+    ledger: Ledger
+    engines: Engines
+    key: SigningKey
+    now: datetime
+    on_progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be certified."""
+
+    model: ModelVersion
+    target_name: str
+    target: Target
+    contract: Recorded
+    probes: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate, the address of its envelope, and whether engines ran for it."""
+
+    certificate: Certificate
+    envelope: str
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    request: Request
+    contract: KernelContract
+    identity: TargetIdentity
+    probes: Recorded
+    table: pa.Table
+    wanted: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    address: str
+    table: pa.Table
+    lengths: Mapping[str, tuple[int, int]]
+    reference: BoundEngine
+    serving: BoundEngine
+
+
+def certify(request: Request, bench: Bench) -> Issued:
+    """Return a certificate for a model at a target, recorded in the ledger whatever its verdict.
+
+    Raises:
+        DefinitionError: The contract is malformed, or no measurement could ever meet it.
+        NotFoundError: The contract's probe set is not there.
+        IntegrityError: The weights, or a record the certificate would bind, are not those registered.
+        IncomparableError: The target is outside what the contract allows to serve, or engines cannot be compared.
+        EngineError: An engine is missing or failed.
+        ConflictError: An input moved while we measured.
+    """
+    started = time.monotonic()
+    inputs = _prepare(request, bench)
+    _require_intact(request.model, bench)
+    evidence = _stored(inputs, bench)
+    measured = evidence is None
+    if evidence is None:
+        evidence = _measure(inputs, bench)
+    certificate = _judge(inputs, evidence, bench)
+    _require_unmoved(inputs, bench)
+    envelope = bench.inspector.lens.objects.put(issue(certificate, bench.key))
+    seconds = max(1, round(time.monotonic() - started)) if measured else None
+    _record(inputs, certificate, envelope, seconds, bench)
+    return Issued(certificate, envelope, measured)
+
+
+def _prepare(request: Request, bench: Bench) -> _Inputs:
+    objects, state = bench.inspector.lens.objects, bench.inspector.state
+    contract = read_contract(request.contract, objects)
+    require_attainable(contract)
+    identity = identify(request.target)
+    objections = contract.serving.objections(
+        engine=identity.engine,
+        version=identity.version,
+        dtype=identity.dtype,
+        quantization=request.target.quantization,
+        kv_cache_dtype=request.target.kv_cache_dtype,
+    )
+    if objections:
+        raise IncomparableError(
+            f"target {request.target_name!r} is outside contract {contract.name!r}: {'; '.join(objections)}",
+            hint="Change the target, or certify under a contract that allows it.",
+        )
+    name = request.probes or contract.probes
+    probes = state.records.get(("probes", name))
+    if probes is None:
+        known = ", ".join(sorted(n for what, n in state.records if what == "probes")) or "none yet"
+        raise NotFoundError(f"no probe set {name!r}; there are: {known}", hint="Add it: snapline probes add.")
+    reference = Target(
+        engine=contract.reference.engine,
+        dtype=contract.reference.dtype,
+        device=request.target.device,
+        interpreter=contract.reference.interpreter,
+    )
+    wanted = Provenance(
+        weights=request.model.weights.digest,
+        probes=probes.digest,
+        reference=identify(reference).digest,
+        serving=identity.digest,
+        temperature=decimal_text(contract.temperature),
+        paths=tuple(path.value for path in contract.paths),
+    )
+    return _Inputs(request, contract, identity, probes, probes_from_parquet(objects.read(probes.object)), wanted)
+
+
+def _require_intact(model: ModelVersion, bench: Bench) -> None:
+    gone = {
+        Change.WEIGHTS_GONE: NotFoundError,
+        Change.WEIGHTS_CHANGED: IntegrityError,
+        Change.RECORD_DAMAGED: IntegrityError,
+    }
+    for cause in bench.inspector.observe(model).causes:
+        if cause.change in gone:
+            raise gone[cause.change](
+                f"{cause.subject}: {cause.message}" + (f": {'; '.join(cause.details[:3])}" if cause.details else ""),
+                hint="Put the bytes back; nothing is certified on others.",
+            )
+
+
+def _stored(inputs: _Inputs, bench: Bench) -> _Evidence | None:
+    """Return evidence that an earlier certificate rests on, if it was measured on exactly these inputs."""
+    known, _ = readable(inputs.request.model, bench.inspector.state, bench.inspector.read)
+    for _, certificate in reversed(known):
+        table = evidence_from_parquet(bench.inspector.lens.objects.read(certificate.evidence))
+        found = provenance_of(table)
+        if found.covers(inputs.wanted):
+            return _Evidence(certificate.evidence, table, found.lengths, certificate.reference, certificate.serving)
+    return None
+
+
+def _measure(inputs: _Inputs, bench: Bench) -> _Evidence:
+    folder, objects = Path(inputs.request.model.weights.path), bench.inspector.lens.objects
+    contract, target = inputs.contract, inputs.request.target
+    reference_spec = EngineSpec(
+        engine=contract.reference.engine,
+        dtype=contract.reference.dtype,
+        device=target.device,
+        interpreter=contract.reference.interpreter,
+    )
+    with (
+        bench.engines.start(reference_spec, folder, bench.on_progress) as reference,
+        bench.engines.start(target.spec(), folder, bench.on_progress) as serving,
+    ):
+        items = reference.tokenize(tokenize_requests(inputs.table))
+        paths, temperature = contract.paths, float(contract.temperature)
+        rows = measure(reference, serving, items, paths, temperature, on_progress=bench.on_progress)
+        sides = BoundEngine(**reference.identity.as_document()), BoundEngine(**serving.identity.as_document())
+    lengths = {item.id: (len(item.prompt), len(item.answer)) for item in items}
+    wanted = inputs.wanted.model_copy(update={"lengths": lengths})
+    data = evidence_to_parquet(rows, {"provenance": wanted.model_dump_json()})
+    return _Evidence(objects.put(data), rows, lengths, *sides)
+
+
+def _judge(inputs: _Inputs, evidence: _Evidence, bench: Bench) -> Certificate:
+    request, contract, state = inputs.request, inputs.contract, bench.inspector.state
+    lengths = [evidence.lengths.get(identifier, (0, 0)) for identifier in inputs.table["id"].to_pylist()]
+    table = inputs.table.append_column("prompt_tokens", pa.array([prompt for prompt, _ in lengths], pa.int64()))
+    table = table.append_column("answer_tokens", pa.array([answer for _, answer in lengths], pa.int64()))
+    expected = {identifier: answer for identifier, (_, answer) in evidence.lengths.items()}
+    findings = judge(contract, members(contract, table), expected, evidence.table)
+    model = request.model
+    return Certificate(
+        model=str(model.key),
+        weights=model.weights.digest,
+        snapshots=tuple(BoundSnapshot(id=i, digest=state.snapshots[i].digest) for i in model.snapshots),
+        view=model.view,
+        contract=_bound(request.contract),
+        probes=_bound(inputs.probes),
+        prompts=inputs.table.num_rows,
+        confidence=decimal_text(contract.confidence),
+        target=request.target_name,
+        target_identity=inputs.identity,
+        reference=evidence.reference,
+        serving=evidence.serving,
+        evidence=evidence.address,
+        evidence_class=weaker(evidence.reference.evidence_class, evidence.serving.evidence_class),
+        noise_floor=noise_floor(evidence.table),
+        verdict=combine(finding.verdict for finding in findings),
+        findings=findings,
+        issued_at=bench.now,
+    )
+
+
+def _bound(record: Recorded) -> BoundDocument:
+    return BoundDocument(name=record.name, digest=record.digest, object=record.object)
+
+
+def _require_unmoved(inputs: _Inputs, bench: Bench) -> None:
+    """Raise unless weights, target and contract are still what was measured."""
+    _require_intact(inputs.request.model, bench)
+    path = inputs.request.contract.path
+    moved = []
+    if identify(inputs.request.target) != inputs.identity:
+        moved.append("what is installed at the target")
+    if path and Path(path).is_file() and parse_contract(Path(path).read_bytes(), path).digest != inputs.contract.digest:
+        moved.append(f"the contract {path}")
+    if moved:
+        raise ConflictError(
+            f"{' and '.join(moved)} changed while we measured; nothing was issued",
+            hint="Run it again on what is there now.",
+        )
+
+
+def _record(inputs: _Inputs, certificate: Certificate, envelope: str, seconds: int | None, bench: Bench) -> None:
+    attested = Attested(
+        at=bench.now,
+        model=inputs.request.model.key,
+        predicate_type=PREDICATE_TYPE,
+        envelope=envelope,
+        retained=certificate.retained,
+        seconds=seconds,
+    )
+
+    def decide(state: State) -> list[LineageEvent]:
+        probes = state.records.get(("probes", inputs.probes.name))
+        if probes is None or probes.digest != inputs.probes.digest:
+            raise ConflictError(
+                f"the probe set {inputs.probes.name!r} was replaced while we measured",
+                hint="Run it again on the new one.",
+            )
+        return [*unrecorded(inputs.request.contract, state), attested]
+
+    bench.ledger.commit(decide)
