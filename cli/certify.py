@@ -129,12 +129,14 @@ def document(issued: Issued) -> dict[str, Any]:
 def text(issued: Issued) -> str:
     """Return a certificate for people."""
     certificate = issued.certificate
-    head = f"{certificate.verdict}  {certificate.model} for {certificate.target} under contract {certificate.contract.name}"
+    under = f"under contract {certificate.contract.name}"
+    reference, serving = (
+        f"{side.engine} {side.version} {side.dtype}" for side in (certificate.reference, certificate.serving)
+    )
     lines = [
-        head,
-        f"  reference {certificate.reference.engine} {certificate.reference.version} {certificate.reference.dtype}"
-        f" against {certificate.serving.engine} {certificate.serving.version} {certificate.serving.dtype}"
-        f" on {certificate.prompts} prompts, confidence {certificate.confidence}, evidence class {certificate.evidence_class}",
+        f"{certificate.verdict}  {certificate.model} for {certificate.target} {under}",
+        f"  {serving} against {reference}; {certificate.prompts} prompts, confidence {certificate.confidence},"
+        f" evidence class {certificate.evidence_class}",
     ]
     for finding in certificate.findings:
         lines.append(f"  {finding.verdict:<9} {finding.clause} on {finding.slice}, {finding.path}: {finding.reason}")

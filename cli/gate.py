@@ -73,10 +73,9 @@ def document(decision: GateDecision) -> dict[str, Any]:
 def text(decision: GateDecision) -> str:
     """Return a decision for people."""
     key = decision.model.key
+    lines = [f"{'OPEN' if decision.open else 'SHUT'}  {key} for {decision.target}"]
     if decision.open:
-        head = f"OPEN  {key} for {decision.target}\n  weights {decision.model.weights.digest}\n  certificate {decision.envelope}"
-    else:
-        head = f"SHUT  {key} for {decision.target}"
-    lines = [head, *(f"  - {reason}" for reason in decision.reasons)]
+        lines += [f"  weights {decision.model.weights.digest}", f"  certificate {decision.envelope}"]
+    lines += [*(f"  - {reason}" for reason in decision.reasons)]
     lines += [f"  note: {note.subject}: {note.message}" for note in decision.notes]
     return "\n".join(lines)

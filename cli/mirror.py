@@ -1,4 +1,155 @@
-def mirror_version(*a): pass
-def mirror_alias(*a): pass
-def server(): pass
-def mirror(): pass
+"""`snapline mirror` and `snapline server`: the MLflow pages, which can always be written again from the ledger."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snapline.cli.options import HomeOption, JsonOption
+from snapline.cli.output import Output
+
+if TYPE_CHECKING:
+    from snapline.cli.wiring import Home
+    from snapline.contracts.certificate import Certificate
+    from snapline.contracts.report import Measurement
+    from snapline.lineage.events import Attested
+    from snapline.lineage.model import ModelVersion, VersionKey
+    from snapline.lineage.registries.protocol import MirrorRecord
+    from snapline.lineage.state import State
+
+
+def mirror(
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Write every version and alias again.")] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write what the ledger says into MLflow again; for when MLflow was absent, failed or was edited."""
+    from snapline.cli.wiring import Home
+    from snapline.lineage.errors import DefinitionError
+
+    if not rebuild:
+        raise DefinitionError("expected --rebuild", hint="Single versions are mirrored as they are recorded.")
+    output, opened = Output(as_json), Home.open(home)
+    state = opened.state()
+    versions = [version for versions in state.models.values() for version in versions]
+    with output.progress("mirror") as on_progress:
+        for index, version in enumerate(versions):
+            on_progress(str(version.key), index, len(versions))
+            opened.registry.mirror(record_of(opened, state, version))
+        held = {place: stack[-1].model for place, stack in state.holders.items() if stack}
+        for (_, alias), key in held.items():
+            opened.registry.set_alias(key, alias)
+    document = {"versions": len(versions), "aliases": len(held)}
+    output.answer(document, f"mirrored {len(versions)} versions and {len(held)} aliases")
+
+
+def server(
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 5000,
+    home: HomeOption = None,
+) -> None:
+    """Serve the MLflow UI over this home on 127.0.0.1, until stopped."""
+    from snapline.cli.wiring import Home, environment
+    from snapline.lineage.registries.mlflow_server import server_command
+
+    opened = Home.open(home)
+    argv, extra = server_command(opened.tracking_uri, opened.root / "artifacts", "127.0.0.1", port)
+    Output(False).note(f"MLflow on http://127.0.0.1:{port}  (stop with Ctrl-C)")
+    os.execve(argv[0], argv, {**environment(), **extra})
+
+
+def mirror_version(home: Home, output: Output, key: VersionKey) -> None:
+    """Show a version in MLflow; when that fails, warn: the ledger has it, and the mirror can be rebuilt."""
+    from snapline.lineage.registries.protocol import MirrorError
+
+    state = home.state()
+    try:
+        home.registry.mirror(record_of(home, state, state.models[key.name][key.version - 1]))
+    except MirrorError as error:
+        _warn(output, error.message)
+
+
+def mirror_alias(home: Home, output: Output, key: VersionKey, alias: str) -> None:
+    """Show an alias in MLflow; when that fails, warn."""
+    from snapline.lineage.registries.protocol import MirrorError
+
+    try:
+        home.registry.set_alias(key, alias)
+    except MirrorError as error:
+        _warn(output, error.message)
+
+
+def _warn(output: Output, message: str) -> None:
+    output.note(f"warning: not mirrored to MLflow: {message}\n  catch up with: snapline mirror --rebuild")
+
+
+def record_of(home: Home, state: State, model: ModelVersion) -> MirrorRecord:
+    """Return what MLflow shows of a version."""
+    from snapline.contracts import report
+    from snapline.contracts.report_html import render_html
+    from snapline.lineage.registries.protocol import MirrorRecord, ProbeSet
+
+    objects = home.objects(state.algorithm)
+    shown = _certificate_to_show(home, state, model)
+    snapshots = tuple(state.snapshots[identifier] for identifier in model.snapshots)
+    told = report.Report(
+        model=str(model.key),
+        weights_digest=model.weights.digest,
+        weights_path=model.weights.path,
+        snapshots=snapshots,
+        view=model.view_name,
+        view_digest=model.view,
+        parents=tuple(f"{parent.kind.value} {parent.model}" for parent in model.parents),
+        measurement=_measurement(objects.read(shown[0].envelope), *shown) if shown else None,
+    )
+    artifacts = {"report.md": report.render_markdown(told).encode(), "report.html": render_html(told).encode()}
+    if shown:
+        artifacts["certificate.json"] = objects.read(shown[0].envelope)
+    return MirrorRecord(
+        model=model,
+        snapshots=snapshots,
+        tags=report.summary_tags(told),
+        description=report.render_description(told),
+        metrics=report.figures(told),
+        probes=ProbeSet(shown[1].probes.name, shown[1].probes.digest, shown[1].prompts) if shown else None,
+        artifacts=artifacts,
+    )
+
+
+def _certificate_to_show(home: Home, state: State, model: ModelVersion) -> tuple[Attested, Certificate] | None:
+    """Return the newest certificate that holds under the version's own contract, or under any when it has none."""
+    from snapline.contracts.gate import contracts_that_count, readable
+    from snapline.contracts.inspection import Inspector
+    from snapline.lineage.observe import Depth
+
+    known, _ = readable(model, state, Inspector(state, home.lens(state), home.trusted, Depth()).read)
+    counting = contracts_that_count(model, known)
+    return next((pair for pair in reversed(known) if pair[1].contract.name in counting), None)
+
+
+def _measurement(envelope: bytes, attested: Attested, certificate: Certificate) -> Measurement:
+    from snapline.contracts.certificate import signer_of
+    from snapline.contracts.report import Measurement
+
+    def engine(side: str) -> str:
+        ran = getattr(certificate, side)
+        return f"{ran.engine} {ran.version} {ran.dtype} on {ran.device} ({ran.device_name})"
+
+    return Measurement(
+        verdict=certificate.verdict,
+        certificate=attested.envelope,
+        signer=signer_of(envelope),
+        issued_at=certificate.issued_at,
+        contract=certificate.contract.name,
+        contract_digest=certificate.contract.digest,
+        target=certificate.target,
+        reference=engine("reference"),
+        serving=engine("serving"),
+        probes=certificate.probes.name,
+        probes_digest=certificate.probes.digest,
+        prompts=certificate.prompts,
+        confidence=certificate.confidence,
+        findings=certificate.findings,
+        noise_floor=certificate.noise_floor,
+    )

@@ -104,7 +104,9 @@ def _run(home: Home, output: Output, plan: ModelPlan, targets: Path | None) -> t
         else:
             issued = certify(home, output, subject, (step.target, targets), step.contract)
             verdict = issued.certificate.verdict.value
-            done.append({"step": step.kind.value, "model": str(subject.key), "target": str(step.target), "verdict": verdict})
+            done.append(
+                {"step": step.kind.value, "model": str(subject.key), "target": str(step.target), "verdict": verdict}
+            )
             lines.append(f"{verdict}  {subject.key} for {step.target} under {step.contract}")
     return done, lines
 

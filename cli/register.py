@@ -35,7 +35,8 @@ def register(
     from snapline.cli.mirror import mirror_version
     from snapline.cli.wiring import Home, now
     from snapline.contracts.records import contract_record
-    from snapline.lineage.register import Origin, Registration, measure, register as record_version
+    from snapline.lineage.register import Origin, Registration, measure
+    from snapline.lineage.register import register as record_version
 
     output, opened = Output(as_json), Home.open(home)
     state = opened.state()

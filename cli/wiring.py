@@ -120,7 +120,9 @@ class Home:
         """The MLflow mirror over this home's own store."""
         from snapline.lineage.registries.mlflow import MlflowRegistry
 
-        return MlflowRegistry(self.tracking_uri, self.root / "artifacts", hex_part(self.ledger.entries()[0].digest)[:16])
+        return MlflowRegistry(
+            self.tracking_uri, self.root / "artifacts", hex_part(self.ledger.entries()[0].digest)[:16]
+        )
 
     @property
     def tracking_uri(self) -> str:

@@ -109,6 +109,11 @@ def issue(certificate: Certificate, key: SigningKey) -> bytes:
     return seal(payload, PAYLOAD_TYPE, key)
 
 
+def signer_of(envelope: bytes) -> str:
+    """Return the id of the key that signed an envelope; whether it is trusted is `read`'s to say."""
+    return str(json.loads(envelope)["signatures"][0]["keyid"])
+
+
 def read(envelope: bytes, trusted: TrustedKeys) -> Certificate:
     """Return the certificate inside an envelope a trusted key signed.
 

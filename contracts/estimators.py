@@ -17,6 +17,7 @@ MEAN_METHOD = "betting-mixture-v1"
 _BETS = 0.5 ** np.arange(16)
 _STAKES = 1 / ((np.arange(16) + 1.0) * (np.arange(16) + 2.0))
 _BISECTIONS = 40
+_MOST_PROMPTS = 10**12
 
 
 def rate_upper(events: int, n: int, alpha: float) -> float:
@@ -70,18 +71,28 @@ def mean_lower(values: ArrayLike, alpha: float) -> float:
     return 1.0 - mean_upper(1.0 - _checked_values(values, alpha), alpha)
 
 
+def mean_upper_of_zeros(n: int, alpha: float) -> float:
+    """Return `mean_upper` of `n` zeros, without making them."""
+    _check_alpha(alpha)
+    if n == 0:
+        return 1.0
+    return _first_ruled_out(
+        lambda mean: _log_mixture(n * np.log1p(_BETS * mean / (1.0 - mean))) >= -np.log(alpha), start=0.0
+    )
+
+
 def prompts_needed(best_upper: Callable[[int], float], limit: float) -> int | None:
-    """Return the smallest n whose best possible upper limit is at or under `limit`; None when no n will do.
+    """Return the smallest n whose best possible upper limit is at or under `limit`; None if a trillion is too few.
 
     Args:
         best_upper: The smallest upper limit any n prompts could give; it falls to 0 as n grows.
         limit: What it must reach.
     """
-    if limit <= 0:
-        return None
     enough = 1
     while best_upper(enough) > limit:
         enough *= 2
+        if enough > _MOST_PROMPTS:
+            return None
     too_few = enough // 2
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
@@ -92,8 +103,11 @@ def prompts_needed(best_upper: Callable[[int], float], limit: float) -> int | No
 def _log_wealth(sample: NDArray[np.float64], mean: float) -> float:
     gains = (mean - sample) / (1.0 - mean)
     with np.errstate(divide="ignore"):
-        logs = np.log1p(np.multiply.outer(_BETS, gains)).sum(axis=1)
-    return float(np.logaddexp.reduce(np.log(_STAKES) + logs))
+        return _log_mixture(np.log1p(np.multiply.outer(_BETS, gains)).sum(axis=1))
+
+
+def _log_mixture(log_wealths: NDArray[np.float64]) -> float:
+    return float(np.logaddexp.reduce(np.log(_STAKES) + log_wealths))
 
 
 def _first_ruled_out(ruled_out: Callable[[float], bool], start: float) -> float:

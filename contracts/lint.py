@@ -73,7 +73,7 @@ def _unattainable(contract: KernelContract, part: Slice) -> Iterator[LintIssue]:
                 message=(
                     f"{part.min_prompts} prompts cannot certify {clause.name}: without a fault its upper limit is "
                     f"{decimal_text(best)}, allowed is {decimal_text(clause.allowed)}; "
-                    + (f"{needed} prompts could" if needed else "no number of prompts can")
+                    + (f"{needed} prompts could" if needed else "no feasible number of prompts can")
                 ),
             )
 

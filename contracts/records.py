@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pydantic import ValidationError
 
-from snapline.contracts.contract import KernelContract
-from snapline.contracts.probe import probes_digest, probes_to_parquet
 from snapline.lineage.digest import bytes_hex, document_digest, hex_part
 from snapline.lineage.documents import parse
 from snapline.lineage.errors import DefinitionError, NotFoundError
@@ -18,6 +16,11 @@ from snapline.lineage.events import LineageEvent, Recorded
 from snapline.lineage.ledger import Ledger
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.state import State
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from snapline.contracts.contract import KernelContract
 
 
 def contract_record(text: str, state: State, objects: ObjectStore, now: datetime) -> Recorded:
@@ -61,6 +64,8 @@ def record_probes(name: str, table: pa.Table, ledger: Ledger, objects: ObjectSto
     Raises:
         DefinitionError: The name cannot be one.
     """
+    from snapline.contracts.probe import probes_digest, probes_to_parquet
+
     digest = probes_digest(table, objects.algorithm)
     try:
         record = Recorded(
@@ -93,6 +98,8 @@ def parse_contract(data: bytes, name: str) -> KernelContract:
     Raises:
         DefinitionError: They are not text, or not a contract.
     """
+    from snapline.contracts.contract import KernelContract  # a gate whose contracts did not move never needs it
+
     try:
         return parse(data.decode(), KernelContract, name=name)
     except UnicodeDecodeError as error:

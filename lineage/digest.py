@@ -69,8 +69,8 @@ def canonical_json(value: object) -> bytes:
     """Return the RFC 8785 encoding of a JSON value.
 
     Raises:
-        DefinitionError: The value holds a float, an integer beyond 2**53 or text that is not Unicode, none of which hash
-            portably.
+        DefinitionError: The value holds a float, an integer beyond 2**53 or text with a lone surrogate, none of which
+            hash portably.
     """
     _refuse_floats(value)
     try:

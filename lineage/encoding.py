@@ -9,6 +9,8 @@ Encoded, a column of n rows is, in this order:
 
     validity   n bytes, 1 for a value and 0 for a null
     fixed      n little-endian values of the type's width; nulls are zero, every NaN is one NaN, and -0.0 is not 0.0
+               (booleans: a byte; dates: int32 days; times: int64 nanoseconds; decimals: 32 bytes, two's complement;
+               timestamps and durations: n int64 seconds, rounded down, then n int32 nanoseconds)
     lengths    n int64, for strings, binaries, lists and maps only; nulls are zero
     below      the bytes of all strings end to end, or the encoded child or children
 

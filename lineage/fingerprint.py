@@ -208,9 +208,21 @@ def _ties_by_content(encoded: Sequence[Encoded], same: NDArray[np.bool_]) -> NDA
     """Return the order in which rows of equal keys are sorted by their encoding; None when they are already."""
     if not same.any():
         return None
-    order = np.arange(len(same) + 1)
-    edges = np.flatnonzero(np.diff(same.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
-    for first, last in edges.tolist():
-        run = range(first, last + 1)
-        order[first : last + 1] = sorted(run, key=lambda row: b"".join(_row_parts(encoded, row, row + 1)))
+    run = np.concatenate([np.zeros(1, np.int64), np.cumsum(~same)])
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    ranks = [_ranks(column, tied) for column in encoded]
+    order = np.arange(len(run))
+    order[tied] = tied[np.lexsort([*reversed(ranks), run[tied]])]
     return None if np.array_equal(order, np.arange(len(order))) else order
+
+
+def _ranks(column: Encoded, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each row's encoding of one column stands among those of the given rows, equal ones alike."""
+    if column.below:
+        contents = np.empty(len(rows), object)
+        contents[:] = [b"".join(column.parts(row, row + 1)) for row in rows.tolist()]
+    else:
+        fixed = np.hstack([part[rows] for part in column.rows])
+        contents = fixed.view(f"V{fixed.shape[1]}")[:, 0]
+    ranks: NDArray[np.int64] = np.unique(contents, return_inverse=True)[1]
+    return ranks

@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field
 
 from snapline.contracts import estimators
 from snapline.contracts.evidence import Pair
+from snapline.contracts.figures import rounded_up
 
 Figures = NDArray[np.float64]
 
@@ -107,13 +108,15 @@ class Clause(ABC):
     def lower(self, units: Figures, alpha: float) -> float:
         """Return the one-sided lower limit at error probability `alpha`."""
 
+    @abstractmethod
     def best_upper(self, n: int, alpha: float) -> float:
         """Return the smallest upper limit any `n` prompts could give: that of prompts without a fault."""
-        return self.upper(np.zeros(n), alpha)
 
     def prompts_needed(self, alpha: float) -> int | None:
-        """Return how many prompts without a fault would certify; None when no number would."""
-        return estimators.prompts_needed(lambda n: self.best_upper(n, alpha), float(self.allowed))
+        """Return how many prompts without a fault would certify; None when no feasible number would."""
+        return estimators.prompts_needed(
+            lambda n: float(rounded_up(self.best_upper(n, alpha))), limit=float(self.allowed)
+        )
 
 
 class RateClause(Clause):
@@ -129,6 +132,10 @@ class RateClause(Clause):
         """Return Clopper and Pearson's lower limit."""
         return estimators.rate_lower(int(units.sum()), len(units), alpha)
 
+    def best_upper(self, n: int, alpha: float) -> float:
+        """Return the upper limit after no event."""
+        return estimators.rate_upper(0, n, alpha)
+
 
 class MeanClause(Clause):
     """A limit on the expected per-prompt figure in [0, 1]."""
@@ -142,6 +149,10 @@ class MeanClause(Clause):
     def lower(self, units: Figures, alpha: float) -> float:
         """Return the betting lower limit of the mean."""
         return estimators.mean_lower(units, alpha)
+
+    def best_upper(self, n: int, alpha: float) -> float:
+        """Return the upper limit of zeros."""
+        return estimators.mean_upper_of_zeros(n, alpha)
 
 
 def _refuse(_: object) -> None:

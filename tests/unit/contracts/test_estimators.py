@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from snapline.contracts.estimators import mean_lower, mean_upper, prompts_needed, rate_lower, rate_upper
+from snapline.contracts.estimators import (
+    mean_lower,
+    mean_upper,
+    mean_upper_of_zeros,
+    prompts_needed,
+    rate_lower,
+    rate_upper,
+)
 
 
 def test_no_event_in_n_is_the_closed_form():
@@ -31,6 +38,11 @@ def test_the_ends_of_the_rate():
 def test_zeros_cost_the_mean_at_most_a_factor_two_of_the_level():
     for n in (1, 50, 200, 5_000):
         assert rate_upper(0, n, 0.05) <= mean_upper(np.zeros(n), 0.05) <= rate_upper(0, n, 0.025) + 1e-12
+
+
+def test_zeros_need_not_be_made():
+    for n in (0, 1, 50, 5_000):
+        assert mean_upper_of_zeros(n, 0.01) == pytest.approx(mean_upper(np.zeros(n), 0.01), rel=1e-9)
 
 
 def test_the_mean_is_sharper_than_hoeffding_where_values_are_small():

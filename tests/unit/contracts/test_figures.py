@@ -3,9 +3,10 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+
 from snapline.contracts.figures import DecimalText, Level, Share, decimal_text, rounded, rounded_down, rounded_up
 
 
@@ -30,6 +31,7 @@ def test_what_is_no_number_stays_so():
     assert [decimal_text(rounded(value)) for value in (float("nan"), float("inf"))] == ["NaN", "Infinity"]
 
 
+@settings(deadline=None)
 @given(st.floats(-1e300, 1e300))
 def test_limits_are_rounded_away_from_the_estimate(value):
     exact = Decimal(repr(value))

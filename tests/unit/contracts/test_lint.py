@@ -61,7 +61,19 @@ def test_every_slice_and_clause_that_cannot_be_met_is_named(contract):
 
 def test_a_share_of_none_is_out_of_reach(only):
     (issue,) = lint(only("runtime: {batch_invariance: bitwise, at_most: 0}"))
-    assert issue.message.endswith("allowed is 0; no number of prompts can")
+    assert issue.message.endswith("allowed is 0; no feasible number of prompts can")
+
+
+@pytest.mark.parametrize(
+    "line", ["statistical: {tv_token: 1e-12}", "runtime: {batch_invariance: bitwise, at_most: 1e-12}"]
+)
+def test_a_limit_finer_than_what_is_printed_is_out_of_reach(only, line):
+    assert lint(only(line))[0].message.endswith("no feasible number of prompts can")
+
+
+def test_a_fine_limit_costs_no_memory(only):
+    (issue,) = lint(only("statistical: {tv_token: 0.00000001}"))
+    assert re.search(r"; (\d{9}) prompts could", issue.message)
 
 
 def test_a_probe_set_with_too_few_prompts(only):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapline.contracts.probe import (
@@ -147,6 +147,7 @@ def test_the_digest_names_its_recipe():
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(texts, st.tuples(texts, texts), min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_the_digest_survives_storage_in_any_order(rows, random):
     ids = list(rows)
