@@ -12,6 +12,8 @@ import typer
 from snapline.cli.options import HomeOption, JsonOption, ModelArgument, TargetOption, TargetsOption
 from snapline.cli.output import Exit, Output
 
+ENGINE_TIMEOUT_SECONDS = 900.0
+
 if TYPE_CHECKING:
     from snapline.cli.wiring import Home
     from snapline.contracts.certify import Issued
@@ -101,11 +103,15 @@ class WorkerEngines:
 
         with tempfile.TemporaryDirectory(dir=self._home.folder("work"), prefix=f"{spec.engine}-") as folder:
             on_progress(f"starting {spec.engine} {spec.dtype}", 0, 0)
-            engine = WorkerEngine(spec, model, Path(folder), environment=environment())
-            try:
+            with WorkerEngine(
+                spec,
+                model,
+                workdir=Path(folder),
+                timeout_seconds=ENGINE_TIMEOUT_SECONDS,
+                report=lambda what: on_progress(f"{spec.engine} {spec.dtype}: {what}", 0, 0),
+                environment=environment(),
+            ) as engine:
                 yield engine
-            finally:
-                engine.close()
 
 
 def document(issued: Issued) -> dict[str, Any]:

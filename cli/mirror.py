@@ -60,12 +60,18 @@ def server(
 
 
 def mirror_version(home: Home, output: Output, key: VersionKey) -> None:
-    """Show a version in MLflow; when that fails, warn: the ledger has it, and the mirror can be rebuilt."""
+    """Show a version in MLflow, after any earlier one it lacks, so that its numbers are the ledger's.
+
+    When that fails, warn: the ledger has it, and the mirror can be rebuilt.
+    """
     from snapline.lineage.registries.protocol import MirrorError
 
     state = home.state()
+    versions = state.models[key.name][: key.version]
     try:
-        home.registry.mirror(record_of(home, state, state.models[key.name][key.version - 1]))
+        before = versions[:-1] if key.version > 1 and home.registry.show(versions[-2].key) is None else ()
+        for version in (*before, versions[-1]):
+            home.registry.mirror(record_of(home, state, version))
     except MirrorError as error:
         _warn(output, error.message)
 

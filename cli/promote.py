@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from snapline.cli.options import HomeOption, JsonOption, ModelArgument, TargetOption, TargetsOption
 from snapline.cli.output import Output
+
+RESERVED = re.compile(r"v\d+", re.IGNORECASE)
 
 if TYPE_CHECKING:
     from snapline.cli.wiring import Home
@@ -25,7 +28,12 @@ def promote(
     """Move an alias onto a version. Refused unless the version's gate is open."""
     from snapline.cli.gate import decide_now
     from snapline.cli.wiring import Home
+    from snapline.lineage.errors import DefinitionError
 
+    if to == "latest" or RESERVED.fullmatch(to):
+        raise DefinitionError(
+            f"{to!r} means a version number to MLflow, not an alias", hint="Choose a name such as champion."
+        )
     output, opened = Output(as_json), Home.open(home)
     _move(opened, output, decide_now(opened, model, target, targets), to, rollback=False)
 

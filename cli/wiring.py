@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from snapline.lineage.digest import BulkAlgorithm, hex_part
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
-from snapline.lineage.ledger import Ledger
+from snapline.lineage.ledger import GENESIS, Ledger
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.observe import Lens
 from snapline.lineage.signing import SigningKey, TrustedKeys
@@ -119,7 +121,9 @@ class Home:
     def registry(self) -> Registry:
         """The MLflow mirror over this home's own store."""
         from snapline.lineage.registries.mlflow import MlflowRegistry
+        from snapline.lineage.registries.mlflow_session import QUIET_ENVIRONMENT
 
+        os.environ.update(QUIET_ENVIRONMENT)
         return MlflowRegistry(
             self.tracking_uri, self.root / "artifacts", hex_part(self.ledger.entries()[0].digest)[:16]
         )
@@ -151,16 +155,17 @@ def initialise(root: Path, algorithm: BulkAlgorithm, ledger_url: str) -> bool:
         )
     for folder in ("keys/trusted", "objects", "cache"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    key_path = root / "keys" / "signing.key"
-    try:
-        SigningKey.create(key_path).publish(root / "keys" / "trusted")
-    except ConflictError:
-        SigningKey.load(key_path)
-    temporary = path.with_suffix(".tmp")
+    with suppress(ConflictError):
+        SigningKey.create(root / "keys" / "signing.key")
+    if not (root / "head.json").exists():
+        # A crash between making the key and trusting it; later, who is trusted is the owner's to say.
+        SigningKey.load(root / "keys" / "signing.key").publish(root / "keys" / "trusted")
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     temporary.write_text(json.dumps(settings, indent=2) + "\n")
     temporary.replace(path)
-    home = Home(root)
-    event = Initialized(at=now(), algorithm=algorithm)
-    before = home.ledger.load().length
-    home.ledger.commit(lambda _state: [event] if before == 0 else [])
-    return before == 0
+    try:
+        first = Initialized(at=now(), algorithm=algorithm)
+        Home(root).ledger.commit(lambda _state: [first], expected_head=GENESIS)
+    except ConflictError:
+        return False
+    return True

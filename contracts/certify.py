@@ -7,12 +7,12 @@ evidence there is; otherwise both engines run. Nothing is issued if an input mov
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from snapline.contracts.certificate import (
     weaker,
 )
 from snapline.contracts.contract import KernelContract
-from snapline.contracts.engines.protocol import Engine, EngineSpec, ProbeItem
+from snapline.contracts.engines.protocol import EngineSpec, LocalEngine, ProbeItem
 from snapline.contracts.errors import IncomparableError
 from snapline.contracts.evidence import evidence_from_parquet, evidence_to_parquet
 from snapline.contracts.figures import decimal_text
@@ -34,8 +34,8 @@ from snapline.contracts.gate import readable
 from snapline.contracts.inspection import Inspector
 from snapline.contracts.judge import judge, noise_floor
 from snapline.contracts.lint import require_attainable
-from snapline.contracts.measure import measure
-from snapline.contracts.probe import probes_from_parquet, tokenize_requests
+from snapline.contracts.measure import Procedure, measure, require_as_asked
+from snapline.contracts.probe import ANSWERS, PROMPTS, probes_from_parquet
 from snapline.contracts.provenance import Provenance, provenance_of
 from snapline.contracts.records import parse_contract, read_contract, unrecorded
 from snapline.contracts.slices import members
@@ -52,17 +52,10 @@ from snapline.lineage.state import State
 Progress = Callable[[str, int, int], None]
 
 
-class Tokenizing(Engine, Protocol):
-    """An engine that also knows the model's tokenizer."""
-
-    def tokenize(self, requests: Sequence[Mapping[str, Any]]) -> Sequence[ProbeItem]:
-        """Return each probe as token ids."""
-
-
 class Engines(Protocol):
     """Starts engines; the command line decides where and how."""
 
-    def start(self, spec: EngineSpec, model: Path, on_progress: Progress) -> AbstractContextManager[Tokenizing]:
+    def start(self, spec: EngineSpec, model: Path, on_progress: Progress) -> AbstractContextManager[LocalEngine]:
         """Return a started engine that stops when the context ends."""
 
 
@@ -225,14 +218,27 @@ def _measure(inputs: _Inputs, bench: Bench) -> _Evidence:
         bench.engines.start(reference_spec, folder, bench.on_progress) as reference,
         bench.engines.start(target.spec(), folder, bench.on_progress) as serving,
     ):
-        items = reference.tokenize(tokenize_requests(inputs.table))
-        paths, temperature = contract.paths, float(contract.temperature)
-        rows = measure(reference, serving, items, paths, temperature, on_progress=bench.on_progress)
+        for spec, engine in ((reference_spec, reference), (target.spec(), serving)):
+            require_as_asked(spec, engine.identity, reference.identity.vocabulary)
+        items = tokenized(inputs.table, reference)
+        procedure = Procedure(contract.paths, float(contract.temperature))
+        rows = measure(reference, serving, items, procedure, lambda what: bench.on_progress(what, 0, 0))
         sides = BoundEngine(**reference.identity.as_document()), BoundEngine(**serving.identity.as_document())
     lengths = {item.id: (len(item.prompt), len(item.answer)) for item in items}
     wanted = inputs.wanted.model_copy(update={"lengths": lengths})
     data = evidence_to_parquet(rows, {"provenance": wanted.model_dump_json()})
     return _Evidence(objects.put(data), rows, lengths, *sides)
+
+
+def tokenized(probes: pa.Table, engine: LocalEngine) -> list[ProbeItem]:
+    """Return a probe table as token ids: its own where it has them, otherwise those of the model's tokenizer."""
+    columns = {name: probes[name].to_pylist() for name in probes.column_names if name in (*PROMPTS, *ANSWERS)}
+    texts = columns.get("messages") or columns.get("text") or []
+    encoded = engine.tokenize(texts, columns.get("answer", []))
+    prompts = columns.get("token_ids") or encoded[0]
+    answers = columns.get("answer_ids") or encoded[1]
+    ids = probes["id"].to_pylist()
+    return [ProbeItem(id, tuple(p), tuple(a)) for id, p, a in zip(ids, prompts, answers, strict=True)]
 
 
 def _judge(inputs: _Inputs, evidence: _Evidence, bench: Bench) -> Certificate:

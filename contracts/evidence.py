@@ -6,9 +6,13 @@ serving engine alone against itself in a batch, and `noise-floor` the reference 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+from snapline.lineage.errors import IntegrityError
 
 
 class Pair(StrEnum):
@@ -42,3 +46,30 @@ SCHEMA = pa.schema(
         pa.field("identical", pa.bool_(), nullable=False),
     ]
 )
+
+
+def evidence_to_parquet(table: pa.Table, metadata: Mapping[str, str]) -> bytes:
+    """Return the evidence as the bytes of a Parquet file; the same table and metadata give the same bytes."""
+    sink = pa.BufferOutputStream()
+    named = table.cast(SCHEMA).combine_chunks().replace_schema_metadata(dict(sorted(metadata.items())))
+    pq.write_table(named, sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def evidence_from_parquet(data: bytes) -> pa.Table:
+    """Return the evidence held in the bytes of a Parquet file, with its metadata.
+
+    Raises:
+        IntegrityError: The bytes are not Parquet, or not evidence.
+    """
+    try:
+        table = pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise IntegrityError(f"the evidence is not readable as Parquet: {error}", hint="Certify again.") from error
+    if not table.schema.equals(SCHEMA):
+        raise IntegrityError(
+            f"expected evidence with the columns {SCHEMA.names}, found {table.schema.names}, or other types",
+            hint="Certify again.",
+        )
+    return table

@@ -86,13 +86,6 @@ def probes_from_parquet(data: bytes) -> pa.Table:
     return pq.read_table(io.BytesIO(data))
 
 
-def tokenize_requests(table: pa.Table) -> list[dict[str, Any]]:
-    """Return what a tokenizer needs of each probe: its id, its one prompt column and its one answer column."""
-    wanted = [name for name in table.column_names if name in ("id", *PROMPTS, *ANSWERS)]
-    rows: list[dict[str, Any]] = table.select(wanted).to_pylist()
-    return rows
-
-
 def _read_parquet(path: Path) -> pa.Table:
     return check_probes(pq.read_table(path), source=str(path))
 

@@ -17,11 +17,6 @@ from snapline.lineage.digest import short
 from snapline.lineage.snapshot import Snapshot
 
 SHOWN_FINDINGS = 200
-SNAPSHOT_COLUMNS = ("Snapshot", "Cut", "Known as of", "Rows", "Digest", "Source")
-FINDING_COLUMNS = (
-    *("Clause", "Slice", "Path", "Verdict", "Prompts"),
-    *("Estimate", "Lower", "Upper", "Allowed", "Level", "Method"),
-)
 _DESCRIPTION_CHARACTERS = 4_000
 _LOUDEST_FIRST = {Verdict.REFUTED: 0, Verdict.UNDECIDED: 1, Verdict.CERTIFIED: 2}
 
@@ -102,11 +97,14 @@ def summary_tags(report: Report) -> dict[str, str]:
 
 
 def figures(report: Report) -> dict[str, float]:
-    """Return estimate and upper limit of every finding that has them, named `contract/clause/slice/path/figure`."""
+    """Return estimate and upper limit of every finding that has them, named `clause/figure/path/slice/contract`.
+
+    What tells figures apart comes first in the name, because lists cut names off.
+    """
     if report.measurement is None:
         return {}
     named = {
-        f"{report.measurement.contract}/{finding.clause}/{finding.slice}/{finding.path}/{figure}": decimal(value)
+        f"{finding.clause}/{figure}/{finding.path}/{finding.slice}/{report.measurement.contract}": decimal(value)
         for finding in report.measurement.findings
         for figure, value in (("estimate", finding.estimate), ("upper", finding.upper))
     }
@@ -134,14 +132,14 @@ def render_description(report: Report) -> str:
 def render_markdown(report: Report) -> str:
     """Return the whole report as Markdown."""
     parts = [f"# {_text(report.model)}: {report.verdict.value}", _text(headline(report)), "## Made from"]
-    parts.append(_table(SNAPSHOT_COLUMNS, map(snapshot_cells, report.snapshots)))
     parts.append(_table(["Fact", "Value"], model_facts(report)))
     measured = report.measurement
     if measured is None:
         return "\n\n".join([*parts, "## Certificate", "None yet. Run `snapline certify`."]) + "\n"
     parts += ["## Certificate", _table(["Fact", "Value"], certificate_facts(measured)), "## Findings"]
     shown = loudest_first(measured.findings)[:SHOWN_FINDINGS]
-    parts.append(_table([*FINDING_COLUMNS, "Reason"], ([*finding_cells(found), found.reason] for found in shown)))
+    head = ["Clause", "Slice", "Path", "Verdict", "Estimate", "Lower", "Upper", "Allowed", "Measured on", "Reason"]
+    parts.append(_table(head, map(_finding_row, shown)))
     if len(measured.findings) > len(shown):
         parts.append(f"{len(measured.findings) - len(shown)} more findings are in certificate.json.")
     witnesses = [(found, found.witness) for found in shown if found.witness]
@@ -197,8 +195,9 @@ def witness_line(witness: Witness) -> str:
 
 
 def model_facts(report: Report) -> list[tuple[str, str]]:
-    """Return a version's weights, view and parents, as name and value."""
-    facts = [("Weights", report.weights_digest), ("Weights path", report.weights_path)]
+    """Return a version's snapshots, weights, view and parents, as name and value."""
+    facts = [(f"Snapshot {found.series.name}", _snapshot_line(found)) for found in report.snapshots]
+    facts += [("Weights", report.weights_digest), ("Weights path", report.weights_path)]
     facts += [("View", f"{report.view} {report.view_digest}")] if report.view else []
     return facts + [("Parent", parent) for parent in report.parents]
 
@@ -218,19 +217,22 @@ def certificate_facts(measured: Measurement) -> list[tuple[str, str]]:
     ]
 
 
-def snapshot_cells(snapshot: Snapshot) -> list[str]:
-    """Return a snapshot's `SNAPSHOT_COLUMNS`."""
+def how_measured(found: Finding) -> str:
+    """Return how many prompts a finding rests on, how many gave no measurement, the level of each side, the method."""
+    missing = f", {found.missing} missing" if found.missing else ""
+    return f"{found.prompts} prompts{missing}; {found.method} at level {found.level}"
+
+
+def _finding_row(found: Finding) -> list[str]:
+    numbers = [found.estimate, found.lower, found.upper, found.limit]
+    return [found.clause, found.slice, found.path, found.verdict.value, *numbers, how_measured(found), found.reason]
+
+
+def _snapshot_line(snapshot: Snapshot) -> str:
     cut = snapshot.cut
-    as_of = instant(cut.as_of) if cut.as_of else "–"
-    window = f"{instant(cut.since)} to {instant(cut.until)}"
-    return [snapshot.series.name, window, as_of, f"{snapshot.rows:,}", snapshot.digest, snapshot.series.source]
-
-
-def finding_cells(found: Finding) -> list[str]:
-    """Return a finding's `FINDING_COLUMNS`; prompts that gave no measurement are counted beside those that did."""
-    prompts = str(found.prompts) + (f" ({found.missing} missing)" if found.missing else "")
-    numbers = [found.estimate, found.lower, found.upper, found.limit, found.level]
-    return [found.clause, found.slice, found.path, found.verdict.value, prompts, *numbers, found.method]
+    known = f", known as of {instant(cut.as_of)}" if cut.as_of else ""
+    window = f"{instant(cut.since)} to {instant(cut.until)}{known}"
+    return f"{window}; {snapshot.rows:,} rows from {snapshot.series.source}; {snapshot.digest}"
 
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~&])")

@@ -11,23 +11,18 @@ from html import escape
 from string import Template
 
 from snapline.contracts.report import (
-    FINDING_COLUMNS,
     SHOWN_FINDINGS,
-    SNAPSHOT_COLUMNS,
     Measurement,
     Report,
     certificate_facts,
     decimal,
-    finding_cells,
     headline,
+    how_measured,
     loudest_first,
     model_facts,
-    place,
-    snapshot_cells,
     witness_line,
 )
 from snapline.contracts.verdict import Finding
-from snapline.lineage.snapshot import Snapshot
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -56,13 +51,17 @@ header .badge { font-size: 1.05rem; padding: .3rem 1.1rem; }
 table { border-collapse: collapse; width: 100%; font-size: .875rem; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
 thead th { background: var(--tint); color: var(--soft); font-weight: 600; white-space: nowrap; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .facts th { width: 10rem; color: var(--soft); font-weight: 600; }
 .facts td, .code { font-family: ui-monospace, Menlo, "DejaVu Sans Mono", monospace; font-size: .8rem;
   overflow-wrap: anywhere; }
 .reason td { border-bottom: 2px solid var(--line); padding-top: 0; color: var(--soft); }
 .measured td { border-bottom: 0; }
 svg { display: block; }
+@media (max-width: 50rem) {
+  body { padding: .5rem; } table { font-size: .8rem; } th, td { padding: .35rem .3rem; } .facts th { width: 7rem; }
+  .badge { padding: .1rem .5rem; font-size: .7rem; }
+}
 .note { color: var(--soft); font-size: .85rem; }
 @media print {
   @page { size: A4 landscape; margin: 12mm; }
@@ -79,8 +78,8 @@ $sections
 </html>
 """)
 
-_BAR_WIDTH, _BAR_HEIGHT, _BAR_PADDING = 180, 22, 4
-_NUMBERS = range(4, 10)
+_BAR_WIDTH, _BAR_HEIGHT, _BAR_PADDING = 150, 22, 4
+_WORDS, _NUMBERS = ("Promise", "Verdict", "Interval"), ("Estimate", "Lower", "Upper", "Allowed")
 
 
 def render_html(report: Report) -> str:
@@ -100,21 +99,15 @@ def render_html(report: Report) -> str:
 
 
 def _made_from(report: Report) -> str:
-    rows = "".join(map(_snapshot, report.snapshots))
-    table = f'<div class="wide"><table>{_head(SNAPSHOT_COLUMNS)}<tbody>{rows}</tbody></table></div>'
-    return _section("Made from", (table if report.snapshots else "<p>No snapshot.</p>") + _facts(model_facts(report)))
-
-
-def _snapshot(snapshot: Snapshot) -> str:
-    cells = zip(SNAPSHOT_COLUMNS, snapshot_cells(snapshot), strict=True)
-    row = [_cell(text, number=name == "Rows", code=name in ("Digest", "Source")) for name, text in cells]
-    return f"<tr>{''.join(row)}</tr>"
+    return _section("Made from", _facts(model_facts(report)))
 
 
 def _findings(measured: Measurement) -> str:
     shown = loudest_first(measured.findings)[:SHOWN_FINDINGS]
     rows = "".join(map(_finding, shown))
-    table = f'<div class="wide"><table>{_head((*FINDING_COLUMNS, "Interval against allowed"))}{rows}</table></div>'
+    head = "".join(f"<th>{name}</th>" for name in _WORDS)
+    head += "".join(f'<th class="number">{name}</th>' for name in _NUMBERS)
+    table = f'<div class="wide"><table><thead><tr>{head}</tr></thead>{rows}</table></div>'
     note = (
         '<p class="note">The bar runs from the lower to the upper confidence limit, the dot is the estimate and the '
         "dashed line the most the contract allows. Certified: the whole bar is at or left of the line.</p>"
@@ -125,21 +118,17 @@ def _findings(measured: Measurement) -> str:
 
 
 def _finding(found: Finding) -> str:
-    cells = [
-        f'<td><span class="badge {text}">{text}</span></td>'
-        if name == "Verdict"
-        else _cell(text, number=at in _NUMBERS)
-        for at, (name, text) in enumerate(zip(FINDING_COLUMNS, finding_cells(found), strict=True))
-    ]
-    reason = escape(found.reason)
+    where = f"{found.slice} · {found.path}"
+    numbers = (found.estimate, found.lower, found.upper, found.limit)
+    reason = f"{escape(found.reason)}<br>{escape(how_measured(found))}"
     if found.witness:
-        reason += (
-            f'<br>Witness of {escape(place(found))}: <span class="code">{escape(witness_line(found.witness))}</span>'
-        )
-    span = len(FINDING_COLUMNS) + 1
+        reason += f'<br>Witness: <span class="code">{escape(witness_line(found.witness))}</span>'
     return (
-        f'<tbody><tr class="measured">{"".join(cells)}<td>{_bar(found)}</td></tr>'
-        f'<tr class="reason"><td colspan="{span}">{reason}</td></tr></tbody>'
+        '<tbody><tr class="measured">'
+        f'<td><b>{escape(found.clause)}</b><br><span class="note">{escape(where)}</span></td>'
+        f'<td><span class="badge {found.verdict}">{found.verdict}</span></td><td>{_bar(found)}</td>'
+        + "".join(f'<td class="number">{escape(number)}</td>' for number in numbers)
+        + f'</tr><tr class="reason"><td colspan="{len(_WORDS + _NUMBERS)}">{reason}</td></tr></tbody>'
     )
 
 
@@ -178,15 +167,6 @@ def _certificate(measured: Measurement) -> str:
 
 def _section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
-
-
-def _head(names: Iterable[str]) -> str:
-    return f"<thead><tr>{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr></thead>"
-
-
-def _cell(text: str, *, number: bool = False, code: bool = False) -> str:
-    kind = ' class="number"' if number else ' class="code"' if code else ""
-    return f"<td{kind}>{escape(text)}</td>"
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:

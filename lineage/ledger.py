@@ -147,7 +147,7 @@ class Ledger:
         Raises:
             RequirementError: A requirement does not hold.
             ConflictError: The head is not the expected one, or other writers were faster every time.
-            IntegrityError: As for `load`.
+            IntegrityError: As for `load`; or this ledger's own key is not trusted, so nobody could read the result.
             NotFoundError: There is no signing key, or the store cannot be reached.
         """
         attempts = 1 if expected_head is not None else ATTEMPTS
@@ -157,8 +157,9 @@ class Ledger:
                 raise moved(f"head {expected_head}", f"head {before.head} after {before.length} entries")
             for requirement in requires:
                 requirement.check(before.state)
+            decided = decide(before.state)
             try:
-                return self._append(decide(before.state), before)
+                return self._append(decided, before)
             except ConflictError:
                 attempts -= 1
                 if not attempts:
@@ -169,6 +170,11 @@ class Ledger:
             return before.state
         if self._key is None:
             raise NotFoundError("this ledger was opened without a signing key", hint="Make one: snapline init.")
+        if self._key.key_id not in self._trusted:
+            raise IntegrityError(
+                f"this home's signing key {self._key.key_id} is not among its trusted keys",
+                hint="Run snapline init, which publishes the key into keys/trusted/.",
+            )
         after = fold(decided, before.state)
         entries = []
         length, head = before.length, before.head

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from snapline.lineage import weights
-from snapline.lineage.errors import IntegrityError, NotFoundError
+from snapline.lineage.errors import DefinitionError, IntegrityError, NotFoundError
 from snapline.lineage.events import SourceCompared
 from snapline.lineage.files import HashedFile
 from snapline.lineage.invalidation import Cause, Change
@@ -141,6 +141,8 @@ def _source(
         return [Cause(Change.SOURCE_GONE, subject, error.message)], None
     except IntegrityError as error:
         return [Cause(Change.RECORD_DAMAGED, subject, error.message)], None
+    except DefinitionError as error:
+        return [Cause(Change.RESTATED, subject, f"the source can no longer be cut this way: {error.message}")], None
 
 
 def _held_against_source(

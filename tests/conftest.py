@@ -7,6 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A shared machine is slow now and then; a property is about values, not time.
+settings.register_profile("snapline", deadline=None)
+settings.load_profile("snapline")
 
 NEEDS = {
     "browser": ("chromium", "chromedriver"),

@@ -152,6 +152,11 @@ class LocalEngine(Engine, Protocol):
         """Return the greedy answer to a prompt, at most `max_tokens` long."""
 
 
+def module_name(engine: str) -> str:
+    """Return the module that an engine's name stands for."""
+    return engine if "." in engine else f"snapline.contracts.engines.{engine}"
+
+
 def require_scorable(items: Sequence[ProbeItem], vocabulary: int) -> None:
     """Raise unless every item can be scored by a model with that vocabulary.
 

@@ -9,6 +9,7 @@ It imports nothing but torch, so that it also runs on a machine where the rest o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -49,7 +50,9 @@ class Divergence:
     identical: Tensor
 
 
-def divergence(reference: Tensor, serving: Tensor, tokens: Tensor, temperature: float = 1.0) -> Divergence:
+def divergence(
+    reference: Tensor, serving: Tensor, tokens: Tensor | Sequence[int], temperature: float = 1.0
+) -> Divergence:
     """Return the measures of n positions.
 
     A constant added to a row changes none of them but `identical`.
@@ -57,15 +60,18 @@ def divergence(reference: Tensor, serving: Tensor, tokens: Tensor, temperature: 
     Args:
         reference: Raw logits of shape (n, vocabulary), in any floating dtype; -inf masks a token.
         serving: Raw logits of the same shape; the dtype may differ.
-        tokens: The given token at each position, of shape (n,).
+        tokens: The given token at each of the n positions.
         temperature: Both rows of logits are divided by it; more than 0.
     """
+    tokens = torch.as_tensor(tokens, dtype=torch.long, device=reference.device)
     rows = max(1, CHUNK_ELEMENTS // reference.shape[-1])
     starts = range(0, max(1, len(reference)), rows)
     parts = [
         _measure(reference[i : i + rows], serving[i : i + rows], tokens[i : i + rows], temperature) for i in starts
     ]
-    return Divergence(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Divergence)))
+    return Divergence(
+        **{field.name: torch.cat([getattr(p, field.name) for p in parts]) for field in fields(Divergence)}
+    )
 
 
 def _measure(reference: Tensor, serving: Tensor, tokens: Tensor, temperature: float) -> Divergence:
@@ -73,29 +79,31 @@ def _measure(reference: Tensor, serving: Tensor, tokens: Tensor, temperature: fl
     (top, greedy), (top_serving, greedy_serving) = z.max(-1), served.max(-1)
     p, log_total = _softmax(z, top)
     q, log_total_serving = _softmax(served, top_serving)
-    given = tokens.long().unsqueeze(-1)
+    given = tokens.unsqueeze(-1)
     difference = served.sub_(z)
     half_span = _half_span(difference)
     logp_reference = z.gather(-1, given).squeeze(-1) - log_total
     logp_serving = serving.gather(-1, given).squeeze(-1).double() / temperature - log_total_serving
     log_ratio = difference.sub_((log_total_serving - log_total).unsqueeze(-1))
-    measures = (
-        half_span,
-        (p - q).abs_().sum(-1) / 2,
-        _kl(p, q, log_ratio),
-        _kl(q, p, -log_ratio),
-        top - z.scatter_(-1, greedy.unsqueeze(-1), -torch.inf).amax(-1),
-        torch.special.entr(p).sum(-1),
-        logp_reference,
-        logp_serving,
-    )
+    measures = {
+        "half_span": half_span,
+        "tv": (p - q).abs_().sum(-1) / 2,
+        "kl_reference_serving": _kl(p, q, log_ratio),
+        "kl_serving_reference": _kl(q, p, -log_ratio),
+        "margin": top - z.scatter_(-1, greedy.unsqueeze(-1), -torch.inf).amax(-1),
+        "entropy": torch.special.entr(p).sum(-1),
+        "logp_reference": logp_reference,
+        "logp_serving": logp_serving,
+    }
     missing = ~(log_total.isfinite() & log_total_serving.isfinite())
-    flip = (greedy != greedy_serving) & ~missing
-    return Divergence(*(m.masked_fill(missing, torch.nan) for m in measures), flip, _identical(reference, serving))
+    found = {name: measure.masked_fill(missing, torch.nan) for name, measure in measures.items()}
+    found["flip"] = (greedy != greedy_serving) & ~missing
+    found["identical"] = _identical(reference, serving)
+    return Divergence(**found)
 
 
 def _softmax(z: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the probabilities and the log of their normaliser, which is not finite for a row that cannot be measured."""
+    """Return the probabilities and the log of their normaliser; it is not finite for a row that cannot be measured."""
     weights = (z - top.unsqueeze(-1)).exp_()
     total = weights.sum(-1)
     return weights.div_(total.unsqueeze(-1)), top + total.log()
@@ -112,7 +120,7 @@ def _half_span(difference: Tensor) -> Tensor:
 
 
 def _kl(p: Tensor, q: Tensor, log_ratio: Tensor) -> Tensor:
-    """Return KL(P || Q) as the sum of p (expm1(l) - l), which is never negative and loses no digits where l is small."""
+    """Return KL(P || Q) as the sum of p (expm1(l) - l), never negative and exact where l is small."""
     total = log_ratio.expm1().sub_(log_ratio).mul_(p).sum(-1)
     unusual = ~total.isfinite()
     if unusual.any():

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
+
 from snapline.contracts.engines.client import WorkerEngine
 from snapline.contracts.engines.protocol import EngineSpec
 
@@ -18,16 +19,23 @@ def show_the_near_tie(model: Path, work: Path, console: Console) -> None:
     """Ask both programs, greedily, and show what each answers and how near the tie was."""
     console.print(f"{model.name} is asked: {QUESTION}\n")
     work.mkdir(exist_ok=True)
-    answers = set()
+    answers, prompt = set(), ()
     for program in PROGRAMS:
-        with tempfile.TemporaryDirectory(dir=work) as folder:
-            engine = WorkerEngine(program, model, Path(folder), environment=dict(os.environ))
-            try:
-                answer = engine.generate([{"role": "user", "content": QUESTION}], max_tokens=16)
-            finally:
-                engine.close()
+        with (
+            tempfile.TemporaryDirectory(dir=work) as folder,
+            WorkerEngine(
+                program,
+                model,
+                workdir=Path(folder),
+                timeout_seconds=300,
+                report=lambda _what: None,
+                environment=dict(os.environ),
+            ) as engine,
+        ):
+            prompt = prompt or engine.tokenize([[{"role": "user", "content": QUESTION}]], [])[0][0]
+            answer = engine.generate(prompt, max_tokens=16)
         answers.add(answer.text)
-        (first, first_logit), (second, second_logit) = answer.top
+        (_, first, first_logit), (_, second, second_logit) = answer.first
         console.print(f"  {program.engine:<12} {program.dtype:<9} {answer.text.strip()!r}")
         console.print(f"  {'':<22} first token: {first!r} {first_logit:.3f} against {second!r} {second_logit:.3f}")
     if len(answers) == 1:

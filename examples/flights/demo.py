@@ -7,6 +7,7 @@ and stops if one does not end as the story says.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ MODEL = "delay-assistant"
 SNAPLINE = str(Path(sys.executable).with_name("snapline"))
 GOOD_TARGET = (HERE / "targets.yaml").read_text()
 
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
 
 
 def main() -> None:
@@ -49,7 +50,7 @@ def main() -> None:
     console.rule("Where to look")
     run("status")
     run("lineage", MODEL)
-    console.print(f"\nThe same facts in the MLflow UI:  snapline server --home {HOME.relative_to(Path.cwd())}")
+    console.print(f"\nThe same facts in the MLflow UI:  snapline server --home {os.path.relpath(HOME)}")
     console.print(f"Done in {(time.monotonic() - started) / 60:.1f} minutes.")
 
 
@@ -153,10 +154,8 @@ def command(*arguments: str | Path) -> list[str]:
 
 def run(*arguments: str | Path, expect: int = 0) -> None:
     """Show a command, run it, and insist on its exit code."""
-    shown = " ".join(
-        str(a.relative_to(Path.cwd()) if isinstance(a, Path) and a.is_absolute() else a) for a in arguments
-    )
-    console.print(f"\n[bold]$ snapline {shown}[/bold]")
+    shown = " ".join(os.path.relpath(a) if isinstance(a, Path) else a for a in arguments)
+    console.print(f"\n[bold]$ snapline {shown}[/bold]", soft_wrap=True)
     code = subprocess.run(command(*arguments), check=False).returncode
     console.print(f"[dim]exit {code}[/dim]")
     if code != expect:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _SNAPSHOT_SOURCE = "snapline-snapshot"
 _PROBES_SOURCE = "snapline-probes"
+_SNAPSHOT_METRIC = "snapshot/"
 _ALIAS_ATTEMPTS = 3
 
 
@@ -161,7 +162,7 @@ class _Pages:
             self.client.delete_model_version(found.name, found.version)
         self._ensure_registered_model()
         version = self.client.create_model_version(
-            self.key.name, source, model.source_run_id, tags=dict(self.labels), description=record.description
+            self.key.name, source, model.source_run_id, tags={**record.tags, **self.labels}
         )
         for alias in aliases:
             self.set_alias(version, alias)
@@ -179,20 +180,18 @@ class _Pages:
     def log_metrics(self, model: LoggedModel, record: MirrorRecord) -> None:
         """Log the metrics that differ from the newest logged ones, as their next step."""
         newest = _newest_metrics(model)
-        label = _probes_label(record.probes) if record.probes else None
-        for name, value in record.metrics.items():
-            step, before, measured_on = newest.get(name, (-1, None, None))
-            if (before, measured_on) == (value, label):
-                continue
-            self.client.log_metric(
-                model.source_run_id,
-                name,
-                value,
-                step=step + 1,
-                model_id=model.model_id,
-                dataset_name=record.probes.name if record.probes else None,
-                dataset_digest=label,
-            )
+        for name, value, measured_on in _metrics(record):
+            step, before, measured_on_before = newest.get(name, (-1, None, (None, None)))
+            if (before, measured_on_before) != (value, measured_on):
+                self.client.log_metric(
+                    model.source_run_id,
+                    name,
+                    value,
+                    step=step + 1,
+                    model_id=model.model_id,
+                    dataset_name=measured_on[0],
+                    dataset_digest=measured_on[1],
+                )
 
     def write_artifacts(self, model: LoggedModel, record: MirrorRecord) -> None:
         """Make the logged model's files the record's documents, no more and no fewer."""
@@ -207,8 +206,10 @@ class _Pages:
             self.client.finalize_logged_model(model.model_id, "READY")
 
     def set_tags(self, version: RegisteredVersion, model: LoggedModel, record: MirrorRecord) -> None:
-        """Make the `snapline.*` tags of version and logged model, and the description, the record's."""
+        """Make the `snapline.*` tags and the description of version and logged model the record's."""
         wanted = {**record.tags, **self.labels}
+        registered = json.dumps([{"name": version.name, "version": int(version.version)}])
+        noted = wanted | {"mlflow.note.content": record.description, "mlflow.modelVersions": registered}
         for name in _stale(version.tags, wanted):
             self.client.delete_model_version_tag(version.name, version.version, name)
         for name in _stale(model.tags, wanted):
@@ -216,8 +217,8 @@ class _Pages:
         for name, value in wanted.items():
             if version.tags.get(name) != value:
                 self.client.set_model_version_tag(version.name, version.version, name, value)
-        if any(model.tags.get(name) != value for name, value in wanted.items()):
-            self.client.set_logged_model_tags(model.model_id, wanted)
+        if any(model.tags.get(name) != value for name, value in noted.items()):
+            self.client.set_logged_model_tags(model.model_id, noted)
         if version.description != record.description:
             self.client.update_model_version(version.name, version.version, record.description)
 
@@ -250,7 +251,11 @@ class _Pages:
             description=version.description or "",
             aliases=frozenset(version.aliases),
             sources=tuple(json.loads(dataset.source) for dataset in datasets),
-            metrics={name: value for name, (_, value, _) in _newest_metrics(model).items()},
+            metrics={
+                name: value
+                for name, (_, value, _) in _newest_metrics(model).items()
+                if not name.startswith(_SNAPSHOT_METRIC)
+            },
             artifacts=_read_artifacts(model),
         )
 
@@ -311,10 +316,22 @@ def _parameters(record: MirrorRecord) -> dict[str, str]:
     return {name: value for name, value in parameters.items() if value}
 
 
-def _newest_metrics(model: LoggedModel) -> dict[str, tuple[int, float, str | None]]:
-    """Return step, value and data-set label of each metric's last step."""
+_MeasuredOn = tuple[str | None, str | None]
+
+
+def _metrics(record: MirrorRecord) -> Iterator[tuple[str, float, _MeasuredOn]]:
+    """Yield each metric with its data set; MLflow's model pages list only data sets that have one."""
+    for found in record.snapshots:
+        yield f"{_SNAPSHOT_METRIC}{found.series.name}/rows", found.rows, (found.series.name, snapshot_label(found))
+    probes = (record.probes.name, _probes_label(record.probes)) if record.probes else (None, None)
+    for name, value in record.metrics.items():
+        yield name, value, probes
+
+
+def _newest_metrics(model: LoggedModel) -> dict[str, tuple[int, float, _MeasuredOn]]:
+    """Return step, value and data set of each metric's last step."""
     ordered = sorted(model.metrics or (), key=lambda metric: (metric.step, metric.timestamp))
-    return {metric.key: (metric.step, metric.value, metric.dataset_digest) for metric in ordered}
+    return {found.key: (found.step, found.value, (found.dataset_name, found.dataset_digest)) for found in ordered}
 
 
 def _stale(tags: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:

@@ -52,9 +52,12 @@ _TRIGGERS = {
 }
 _RESTORE = "Restore the ledger's database from a copy you trust."
 _URLS = "Write sqlite:////path/ledger.db, or postgresql+psycopg://… with snapline[postgres] installed."
-_SQLITE_BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
-_SQLITE_UNREACHABLE = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_FULL")
-_POSTGRES_UNREACHABLE = ("08", "28", "3D", "42501", "53", "57P")
+# Beginnings of the names SQLite and the SQLSTATEs PostgreSQL give.
+_BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED", "40", "55P03")
+_UNREACHABLE = (
+    *("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_FULL"),
+    *("08", "28", "3D", "42501", "53", "57P"),
+)
 
 
 class SqlStore:
@@ -71,11 +74,13 @@ class SqlStore:
         try:
             parsed = sqlalchemy.make_url(url)
             self._dialect = parsed.get_backend_name()
-            if self._dialect not in _TRIGGERS or (self._dialect == "sqlite" and not parsed.database):
-                raise DefinitionError(f"expected the URL of a SQLite file or of PostgreSQL, found {url!r}", hint=_URLS)
+            in_memory = self._dialect == "sqlite" and parsed.database in {None, "", ":memory:"}
+            if self._dialect not in _TRIGGERS or in_memory:
+                found = "SQLite in memory" if in_memory else self._dialect
+                raise DefinitionError(f"expected the URL of a SQLite file or of PostgreSQL, found {found}", hint=_URLS)
             self._engine = _engine(parsed)
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
-            raise DefinitionError(f"{url!r} cannot be used as a ledger: {error}", hint=_URLS) from error
+            raise DefinitionError(f"the URL cannot be used for a ledger: {error}", hint=_URLS) from error
         self._create()
 
     def load(self) -> Sequence[Entry]:
@@ -165,13 +170,11 @@ def _define(connection: Connection) -> None:
 def _explain(error: DBAPIError, url: str) -> Exception:
     """Return the error a caller can act on: whatever does not tell of reaching the database tells of its content."""
     code = str(getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None) or "")
-    if code.startswith(_SQLITE_BUSY):
-        return ConflictError(
-            f"the ledger at {url} stayed locked for {BUSY_SECONDS} s", hint="Run this again once the other writer ends."
-        )
+    if code.startswith(_BUSY):
+        return ConflictError(f"the ledger at {url} stayed busy: {error.orig}", hint="Run this again.")
     # PostgreSQL gives no code where there was no connection; SQLite always gives one, but for text that is not UTF-8.
     unconnected = not code and isinstance(error, sqlalchemy.exc.OperationalError) and not url.startswith("sqlite")
-    if unconnected or code.startswith((*_SQLITE_UNREACHABLE, *_POSTGRES_UNREACHABLE)):
+    if unconnected or code.startswith(_UNREACHABLE):
         return NotFoundError(
             f"the ledger at {url} cannot be reached or written: {error.orig}",
             hint="Check that the database is there, up, and open to you.",

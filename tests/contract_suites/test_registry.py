@@ -17,7 +17,14 @@ from snapline.lineage.model import EdgeKind, ModelVersion, Parent, VersionKey, W
 from snapline.lineage.registries.memory import MemoryRegistry
 from snapline.lineage.registries.mlflow import MlflowRegistry
 from snapline.lineage.registries.mlflow_session import QUIET_ENVIRONMENT, require_mlflow
-from snapline.lineage.registries.protocol import MirrorError, MirrorRecord, ProbeSet, Registry, source_document
+from snapline.lineage.registries.protocol import (
+    MirrorError,
+    MirrorRecord,
+    ProbeSet,
+    Registry,
+    snapshot_label,
+    source_document,
+)
 from snapline.lineage.snapshot import Series, Snapshot
 
 if TYPE_CHECKING:
@@ -63,7 +70,7 @@ def record(model: VersionKey, source: str = "/data/flights.parquet") -> MirrorRe
         snapshots=(snapshot(source),),
         tags={"snapline.verdict": "UNDECIDED", "snapline.cut": "2013-01-01 to 2013-07-01"},
         description="UNDECIDED · no certificate yet\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
-        metrics={"chat-bf16/tv_token/all/prefill/upper": 0.0421},
+        metrics={"tv_token/upper/prefill/all/chat-bf16": 0.0421},
         probes=PROBES,
         artifacts={"report.md": b"# Report\n", "draft.md": b"draft"},
     )
@@ -74,7 +81,7 @@ def certified(before: MirrorRecord) -> MirrorRecord:
         before,
         tags={"snapline.verdict": "CERTIFIED", "snapline.certificate": "4f2a00112233"},
         description="CERTIFIED · certificate 4f2a00112233\n",
-        metrics={"chat-bf16/tv_token/all/prefill/upper": 0.0133},
+        metrics={"tv_token/upper/prefill/all/chat-bf16": 0.0133},
         artifacts={"report.md": b"# Certified\n", "certificate.json": b"{}"},
     )
 
@@ -128,7 +135,7 @@ def test_a_changed_certificate_is_shown_in_place(registry: Registry) -> None:
     assert shown.tags["snapline.verdict"] == "CERTIFIED"
     assert "snapline.cut" not in shown.tags
     assert shown.description == "CERTIFIED · certificate 4f2a00112233\n"
-    assert shown.metrics == {"chat-bf16/tv_token/all/prefill/upper": 0.0133}
+    assert shown.metrics == {"tv_token/upper/prefill/all/chat-bf16": 0.0133}
     assert shown.artifacts == {"report.md": b"# Certified\n", "certificate.json": b"{}"}
     assert shown.aliases == {"champion"}
 
@@ -259,7 +266,11 @@ def test_mlflow_metrics_belong_to_the_probe_set(mlflow_home: Path, client: Mlflo
     version = client.get_model_version("measured", "1")
     model = client.get_logged_model(version.source.removeprefix("models:/"))
     history = [(metric.step, metric.value, metric.dataset_name, metric.dataset_digest) for metric in model.metrics]
-    assert sorted(history) == [(0, 0.0421, "chats", "e" * 32), (1, 0.0133, "chats", "e" * 32)]
+    assert sorted(history) == [
+        (0, 0.0421, "chats", "e" * 32),
+        (0, 166_158, "flights", snapshot_label(snapshot())),
+        (1, 0.0133, "chats", "e" * 32),
+    ]
 
 
 @pytest.mark.mlflow

@@ -78,6 +78,27 @@ def test_a_ledger_without_a_key_cannot_commit(place: Place) -> None:
     assert place.open().load().length == 0
 
 
+def test_a_key_nobody_trusts_cannot_commit_what_nobody_could_read(place: Place, tmp_path: Path) -> None:
+    stranger = SigningKey.create(tmp_path / "stranger")
+    for committed in (0, 1):
+        with pytest.raises(IntegrityError, match="is not among its trusted keys"):
+            Ledger(place.store, stranger, place.trusted, place.witness).commit(next_version)
+        assert place.open().load().length == committed
+        place.open().commit(next_version)
+
+
+def test_a_conflict_of_the_deciders_own_is_not_retried(place: Place) -> None:
+    tries: list[State] = []
+
+    def decide(state: State) -> list[LineageEvent]:
+        tries.append(state)
+        raise ConflictError("the source changed")
+
+    with pytest.raises(ConflictError, match="the source changed"):
+        place.open().commit(decide)
+    assert len(tries) == 1
+
+
 def test_a_lost_race_is_decided_again_on_the_new_state(place: Place) -> None:
     seen: list[int] = []
 
