@@ -66,7 +66,7 @@ def materialize() -> None:
     run("register", BASE.name, "--weights", BASE)
     take = ["snapshot", "take", "flights", "--source", FLIGHTS, "--time", "dep_time", "--known", "arr_known"]
     run(*take, "--key", "flight_id", "--from", "2013-01-01", "--until", "2013-07-01", "--bucket", "day")
-    run("view", "define", HERE / "views" / f"{MODEL}.yaml")
+    run("view", "define", HERE / f"{MODEL}.yaml")
     run("probes", "add", "chats", "--from", PLACE / "chats.jsonl")
     run("materialize", MODEL, "--until", "2013-07-01", "--contract", HERE / "contracts" / "chat-bf16.yaml")
 

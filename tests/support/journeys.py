@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,3 +96,72 @@ def flights(rows: int = 2000) -> pa.Table:
             "dep_delay": pa.array([None if index % 50 == 0 else float(index % 37) for index in range(rows)]),
         }
     )
+
+
+GENERATOR = """
+import os, pathlib
+import pyarrow.parquet as pq
+from tiny_model import write_tiny_model
+print("writing a model about", pq.read_table(os.environ["SNAPLINE_TRAINING_DATA"]).num_rows, "rows")
+write_tiny_model(pathlib.Path(os.environ["SNAPLINE_OUTPUT"]))
+"""
+CONTRACT = """
+# What a float32 engine on this model can honestly promise.
+apiVersion: snapline/v1
+kind: KernelContract
+name: tiny
+probes: chats
+reference: {engine: transformers, dtype: float32}
+serving: {engine: vllm, version: ">=0.30,<0.34", dtype: [float32, bfloat16]}
+confidence: "0.95"
+paths: [prefill, decode-forced]
+slices:
+  - {name: all, min_prompts: 60}
+numerical: {half_span: {quantile: "0.8", limit: "0.001"}}
+statistical: {tv_token: "0.2", greedy_flip_rate: "0.2"}
+runtime: {batch_invariance: {half_span: "0.001", at_most: "0.2"}}
+"""
+TARGETS = "production: {engine: vllm, dtype: float32}\n"
+
+
+def token_probes(count: int = 60) -> list[dict[str, Any]]:
+    """Probes as token ids of the tiny model's vocabulary: eight to fifteen tokens asked, four answered."""
+    return [
+        {
+            "id": f"p{n}",
+            "token_ids": [0, *((7 * n + 11 * k) % 990 + 5 for k in range(8 + n % 8))],
+            "answer_ids": [(13 * n + 17 * k) % 990 + 5 for k in range(4)],
+            "long": n % 8 >= 4,
+        }
+        for n in range(count)
+    ]
+
+
+@contextmanager
+def flipped(path: Path, place: int = -3) -> Iterator[None]:
+    """Flip one bit of a file in place for a while, with its times put back as a careful forger would."""
+
+    def flip() -> None:
+        stat = path.stat()
+        data = bytearray(path.read_bytes())
+        data[place] ^= 1
+        path.chmod(0o644)
+        path.write_bytes(data)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    flip()
+    try:
+        yield
+    finally:
+        flip()
+
+
+@contextmanager
+def replaced(path: Path, text: str) -> Iterator[None]:
+    """Write another text into a file for a while."""
+    kept = path.read_text()
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        path.write_text(kept)

@@ -46,7 +46,7 @@ def flights(example: SimpleNamespace) -> pa.Table:
 
 
 def view() -> ViewDefinition:
-    return load(EXAMPLE / "views" / "delay-assistant.yaml", ViewDefinition)
+    return load(EXAMPLE / "delay-assistant.yaml", ViewDefinition)
 
 
 def contract(name: str) -> KernelContract:
