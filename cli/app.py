@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from snapline.cli import (
+    bench,
     certify,
     gate,
     history,
@@ -56,6 +57,7 @@ app.command("lineage")(history.lineage)
 app.command("log")(history.log)
 app.command("server")(mirror.server)
 app.command("mirror")(mirror.mirror)
+app.command("bench")(bench.bench)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from snapline.cli.options import HomeOption, JsonOption, ModelArgument, TargetOp
 from snapline.cli.output import Exit, Output
 
 ENGINE_TIMEOUT_SECONDS = 900.0
+# The reference and the serving engine work side by side, so each gets half of the cores unless the user says otherwise.
+SHARED_CORES = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // 2))}
 
 if TYPE_CHECKING:
     from snapline.cli.wiring import Home
@@ -109,7 +112,7 @@ class WorkerEngines:
                 workdir=Path(folder),
                 timeout_seconds=ENGINE_TIMEOUT_SECONDS,
                 report=lambda what: on_progress(f"{spec.engine} {spec.dtype}: {what}", 0, 0),
-                environment=environment(),
+                environment=SHARED_CORES | environment(),
             ) as engine:
                 yield engine
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,6 +41,7 @@ def log(
 ) -> None:
     """Show the hash-chained history, newest last."""
     from snapline.cli.wiring import Home
+    from snapline.lineage.digest import short
 
     entries = Home.open(home).ledger.entries()
     shown = entries[-limit:]
@@ -51,9 +52,7 @@ def log(
             {"seq": entry.seq, "digest": entry.digest, "event": entry.event.model_dump(mode="json")} for entry in shown
         ],
     }
-    lines = [
-        f"{entry.seq:>5}  {entry.digest[-64:][:12]}  {_when(entry.event)}  {_what(entry.event)}" for entry in shown
-    ]
+    lines = [f"{entry.seq:>5}  {short(entry.digest)}  {_when(entry.event)}  {_what(entry.event)}" for entry in shown]
     Output(as_json).answer(document, "\n".join(lines))
 
 
@@ -62,7 +61,8 @@ def _when(event: LineageEvent) -> str:
 
 
 def _what(event: LineageEvent) -> str:
-    fields: dict[str, Any] = event.model_dump(mode="python")
+    from snapline.lineage.digest import short
+
     match event.kind:
         case "snapshot-taken":
             subject = f"{event.snapshot.series.name}@{event.snapshot.id[:12]}  {event.snapshot.rows} rows"
@@ -72,17 +72,17 @@ def _what(event: LineageEvent) -> str:
                 f"{event.snapshot[:12]}  {f'{delta} rows differ' if event.comparison.restated else 'cut unchanged'}"
             )
         case "view-defined":
-            subject = f"{event.view.definition.name}  {event.view.digest[-64:][:12]}"
+            subject = f"{event.view.definition.name}  {short(event.view.digest)}"
         case "model-registered":
-            subject = f"{event.model.key}  {event.model.weights.digest[-64:][:12]}"
+            subject = f"{event.model.key}  {short(event.model.weights.digest)}"
         case "contract-bound":
             subject = f"{event.model}  {event.contract}"
         case "recorded":
-            subject = f"{event.what} {event.name}  {event.digest[-64:][:12]}"
+            subject = f"{event.what} {event.name}  {short(event.digest)}"
         case "attested":
-            subject = f"{event.model}  {event.envelope[-64:][:12]}"
+            subject = f"{event.model}  {short(event.envelope)}"
         case "promoted":
             subject = f"{event.model} holds {event.alias}" + ("  (rolled back)" if event.rollback else "")
-        case _:
-            subject = str(fields.get("algorithm", ""))
+        case "initialized":
+            subject = event.algorithm.value
     return f"{event.kind:<17} {subject}"

@@ -98,6 +98,7 @@ def record_of(home: Home, state: State, model: ModelVersion) -> MirrorRecord:
 
     objects = home.objects(state.algorithm)
     shown = _certificate_to_show(home, state, model)
+    envelope = objects.read(shown[0].envelope) if shown else b""
     snapshots = tuple(state.snapshots[identifier] for identifier in model.snapshots)
     told = report.Report(
         model=str(model.key),
@@ -107,11 +108,11 @@ def record_of(home: Home, state: State, model: ModelVersion) -> MirrorRecord:
         view=model.view_name,
         view_digest=model.view,
         parents=tuple(f"{parent.kind.value} {parent.model}" for parent in model.parents),
-        measurement=_measurement(objects.read(shown[0].envelope), *shown) if shown else None,
+        measurement=_measurement(envelope, *shown) if shown else None,
     )
     artifacts = {"report.md": report.render_markdown(told).encode(), "report.html": render_html(told).encode()}
     if shown:
-        artifacts["certificate.json"] = objects.read(shown[0].envelope)
+        artifacts["certificate.json"] = envelope
     return MirrorRecord(
         model=model,
         snapshots=snapshots,

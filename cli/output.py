@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from snapline.lineage.errors import SnaplineError
+
+
+SECONDS_BETWEEN_LINES = 5.0
 
 
 class Exit(IntEnum):
@@ -33,12 +37,14 @@ def exit_code(error: SnaplineError) -> Exit:
     """Return the exit code that an error means."""
     from snapline.contracts import errors as measuring
     from snapline.lineage import errors
+    from snapline.lineage.registries.protocol import MirrorError
 
     meanings: tuple[tuple[type[SnaplineError], Exit], ...] = (
         (errors.RequirementError, Exit.NO),
         (errors.DefinitionError, Exit.ASKED_WRONGLY),
         (errors.NotFoundError, Exit.NOT_THERE),
         (errors.ConflictError, Exit.NOT_THERE),
+        (MirrorError, Exit.NOT_THERE),
         (errors.IntegrityError, Exit.DO_NOT_TRUST),
         (errors.TrainerError, Exit.COULD_NOT_MEASURE),
         (measuring.EngineError, Exit.COULD_NOT_MEASURE),
@@ -75,13 +81,13 @@ class Output:
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
         """Show long work on stderr; call the yielded function with (what, done, total)."""
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
         console = _console(sys.stderr)
         if not console.is_terminal:
             yield self._plain_progress()
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bars:
             task = bars.add_task(title, total=None)
 
@@ -91,15 +97,16 @@ class Output:
             yield update
 
     def _plain_progress(self) -> Callable[[str, int, int], None]:
-        """Return a reporter that writes a line when the stage changes or another tenth is done."""
-        last: tuple[str, int] = ("", -1)
+        """Return a reporter for logs: a line for each stage, and where counts move one every few seconds."""
+        told = 0.0
 
         def update(what: str, done: int, total: int) -> None:
-            nonlocal last
-            tenth = 10 * done // total if total else 0
-            if (what, tenth) != last:
-                last = (what, tenth)
-                self.note(f"  {what}" + (f": {done}/{total}" if total else ""))
+            nonlocal told
+            counting = total > 0 or any(character.isdigit() for character in what.rpartition(":")[2])
+            if counting and time.monotonic() - told < SECONDS_BETWEEN_LINES:
+                return
+            told = time.monotonic()
+            self.note(f"  {what}" + (f": {100 * done // total}%" if total else ""))
 
         return update
 

@@ -165,6 +165,7 @@ def text(plan: ModelPlan) -> str:
 
 
 def _step(step: Step) -> str:
-    cost = f"about {step.seconds} s last time" if step.seconds else "cost not known yet"
+    costs = {None: "cost not known yet", 0: "no engine needs to run"}
+    cost = costs.get(step.seconds, f"about {step.seconds} s last time")
     about = f" for {step.target} under {step.contract}" if step.target else f" {step.model.view_name}"
     return f"{step.kind.value}{about} ({cost})"

@@ -77,14 +77,15 @@ def _move(home: Home, output: Output, decision: GateDecision, alias: str, *, rol
     from snapline.lineage.state import State
 
     key = decision.model.key
-    before = home.state().holders.get((key.name, alias), ())
 
     def decide(state: State) -> list[LineageEvent]:
-        if rollback and state.holders.get((key.name, alias), ()) != before:
+        stack = state.holders.get((key.name, alias), ())
+        if rollback and [held.model for held in stack[-2:-1]] != [key]:
             raise ConflictError(
                 f"somebody moved {key.name}@{alias} meanwhile", hint="Look at snapline log and run this again."
             )
-        if not rollback and before and before[-1].model == key and before[-1].envelope == decision.envelope:
+        wanted = (key, decision.envelope, decision.target)
+        if not rollback and stack and (stack[-1].model, stack[-1].envelope, stack[-1].target) == wanted:
             return []
         try:
             return [

@@ -45,7 +45,10 @@ def verify(
             known, damage = readable(version, state, inspector.read)
         findings = [cause for cause in (*observation.causes, *damage) if _code(cause) is not None]
         facts += _facts(version, state, [certificate for _, certificate in known])
-        opened.ledger.commit(lambda _state: observation.compared)
+        if opened.key_path.exists():
+            opened.ledger.commit(lambda _state: observation.compared)
+        elif observation.compared:
+            output.note("what was read could not be recorded: this home has no signing key")
     _answer(output, str(version.key) if model is not None else None, facts, findings)
     codes = {_code(found) for found in findings}
     raise typer.Exit(int(next((code for code in _STRONGEST if code in codes), Exit.DONE)))

@@ -85,8 +85,15 @@ class Home:
         return Ledger(store, key, self.trusted, self.root / "head.json")
 
     def state(self) -> State:
-        """Return what the ledger says, chain and last signature checked."""
-        return self.ledger.state()
+        """Return what the ledger says, chain and last signature checked.
+
+        Raises:
+            NotFoundError: Making the home was interrupted before its first entry.
+        """
+        loaded = self.ledger.load()
+        if loaded.length == 0:
+            raise NotFoundError(f"the Snapline home at {self.root} is half made", hint="Finish it with snapline init.")
+        return loaded.state
 
     def objects(self, algorithm: BulkAlgorithm) -> ObjectStore:
         """Return the object store beside the ledger."""

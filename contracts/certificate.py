@@ -7,14 +7,14 @@ are ignored, and ignoring one never turns a no into a yes.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from snapline.contracts.targets import TargetIdentity
-from snapline.contracts.verdict import Finding, Verdict
+from snapline.contracts.verdict import Finding, Verdict, combine
 from snapline.lineage.cut import Instant
-from snapline.lineage.digest import Digest, hex_part
+from snapline.lineage.digest import Digest
 from snapline.lineage.documents import Received
 from snapline.lineage.errors import IntegrityError
 from snapline.lineage.signing import SigningKey, TrustedKeys, open_envelope, seal
@@ -63,6 +63,7 @@ class Certificate(Received):
         evidence: Address of the per-position evidence object.
         evidence_class: The weaker of the two sides' classes; never promoted to a stronger one.
         noise_floor: The reference against itself, as decimal strings by figure name.
+        verdict: Never stronger than what the findings combine to; without a finding, never CERTIFIED.
         issued_at: When the judging was done; the evidence may be older and says so in its own metadata.
     """
 
@@ -85,6 +86,13 @@ class Certificate(Received):
     findings: tuple[Finding, ...]
     issued_at: Instant
 
+    @model_validator(mode="after")
+    def _claims_no_more_than_was_found(self) -> Self:
+        found = combine(finding.verdict for finding in self.findings)
+        if combine((self.verdict, found)) is not self.verdict:
+            raise ValueError(f"the verdict {self.verdict} is stronger than its findings, which say {found}")
+        return self
+
     @property
     def retained(self) -> tuple[str, ...]:
         """Addresses of every object the certificate binds."""
@@ -98,10 +106,9 @@ def weaker(*evidence_classes: str) -> str:
 
 def issue(certificate: Certificate, key: SigningKey) -> bytes:
     """Return the certificate as a signed DSSE envelope holding an in-toto Statement."""
-    algorithm_and_kind = certificate.weights.partition(":")[0]
     statement: dict[str, Any] = {
         "_type": STATEMENT_TYPE,
-        "subject": [{"name": certificate.model, "digest": {algorithm_and_kind: hex_part(certificate.weights)}}],
+        "subject": [_subject(certificate)],
         "predicateType": PREDICATE_TYPE,
         "predicate": certificate.model_dump(mode="json"),
     }
@@ -121,13 +128,21 @@ def read(envelope: bytes, trusted: TrustedKeys) -> Certificate:
         IntegrityError: The envelope, the signature or the statement does not hold.
     """
     payload = open_envelope(envelope, PAYLOAD_TYPE, trusted)
+    hint = "Restore the envelope from a copy you trust, or certify again."
     try:
         statement = json.loads(payload)
         certificate = Certificate.model_validate(statement["predicate"])
-        kind, digest = next(iter(statement["subject"][0]["digest"].items()))
-        well_formed = statement["_type"] == STATEMENT_TYPE and statement["predicateType"] == PREDICATE_TYPE
-    except (ValueError, ValidationError, LookupError, TypeError, StopIteration) as error:
-        raise IntegrityError(f"the signed statement is not a kernel certificate: {error}") from error
-    if not well_formed or f"{kind}:{digest}" != certificate.weights:
-        raise IntegrityError("the signed statement's subject is not the weights its predicate binds")
+        types, subject = (statement["_type"], statement["predicateType"]), statement["subject"]
+    except (ValueError, ValidationError, LookupError, TypeError) as error:
+        raise IntegrityError(f"the signed statement is not a kernel certificate: {error}", hint=hint) from error
+    if types != (STATEMENT_TYPE, PREDICATE_TYPE):
+        expected = f"{STATEMENT_TYPE} of {PREDICATE_TYPE}"
+        raise IntegrityError(f"expected a signed {expected}, found {types[0]} of {types[1]}", hint=hint)
+    if subject != [_subject(certificate)]:
+        raise IntegrityError("the signed statement's subject is not the weights its predicate binds", hint=hint)
     return certificate
+
+
+def _subject(certificate: Certificate) -> dict[str, Any]:
+    kind, _, digest = certificate.weights.partition(":")
+    return {"name": certificate.model, "digest": {kind: digest}}

@@ -26,7 +26,7 @@ from snapline.contracts.certificate import (
     weaker,
 )
 from snapline.contracts.contract import KernelContract
-from snapline.contracts.engines.protocol import EngineSpec, LocalEngine, ProbeItem
+from snapline.contracts.engines.protocol import EngineIdentity, EngineSpec, LocalEngine, ProbeItem
 from snapline.contracts.errors import IncomparableError
 from snapline.contracts.evidence import evidence_from_parquet, evidence_to_parquet
 from snapline.contracts.figures import decimal_text
@@ -37,11 +37,11 @@ from snapline.contracts.lint import require_attainable
 from snapline.contracts.measure import Procedure, measure, require_as_asked
 from snapline.contracts.probe import ANSWERS, PROMPTS, probes_from_parquet
 from snapline.contracts.provenance import Provenance, provenance_of
-from snapline.contracts.records import parse_contract, read_contract, unrecorded
+from snapline.contracts.records import digest_now, read_contract, unrecorded
 from snapline.contracts.slices import members
-from snapline.contracts.targets import Target, TargetIdentity, identify
+from snapline.contracts.targets import DISTRIBUTIONS, Target, TargetIdentity, identify
 from snapline.contracts.verdict import combine
-from snapline.lineage.errors import ConflictError, IntegrityError, NotFoundError
+from snapline.lineage.errors import ConflictError, DefinitionError, IntegrityError, NotFoundError
 from snapline.lineage.events import Attested, LineageEvent, Recorded
 from snapline.lineage.invalidation import Change
 from snapline.lineage.ledger import Ledger
@@ -100,6 +100,7 @@ class Issued:
 class _Inputs:
     request: Request
     contract: KernelContract
+    reference: Target
     identity: TargetIdentity
     probes: Recorded
     table: pa.Table
@@ -163,12 +164,7 @@ def _prepare(request: Request, bench: Bench) -> _Inputs:
     if probes is None:
         known = ", ".join(sorted(n for what, n in state.records if what == "probes")) or "none yet"
         raise NotFoundError(f"no probe set {name!r}; there are: {known}", hint="Add it: snapline probes add.")
-    reference = Target(
-        engine=contract.reference.engine,
-        dtype=contract.reference.dtype,
-        device=request.target.device,
-        interpreter=contract.reference.interpreter,
-    )
+    reference = _reference(contract, request.target)
     wanted = Provenance(
         weights=request.model.weights.digest,
         probes=probes.digest,
@@ -177,7 +173,19 @@ def _prepare(request: Request, bench: Bench) -> _Inputs:
         temperature=decimal_text(contract.temperature),
         paths=tuple(path.value for path in contract.paths),
     )
-    return _Inputs(request, contract, identity, probes, probes_from_parquet(objects.read(probes.object)), wanted)
+    table = probes_from_parquet(objects.read(probes.object))
+    return _Inputs(request, contract, reference, identity, probes, table, wanted)
+
+
+def _reference(contract: KernelContract, target: Target) -> Target:
+    asked = contract.reference
+    if asked.engine not in DISTRIBUTIONS:
+        known = " or ".join(DISTRIBUTIONS)
+        raise DefinitionError(
+            f"contract {contract.name!r}: reference.engine: expected {known}, found {asked.engine!r}",
+            hint="Name an engine Snapline can run.",
+        )
+    return Target.model_validate(asked.model_dump() | {"device": target.device})
 
 
 def _require_intact(model: ModelVersion, bench: Bench) -> None:
@@ -197,7 +205,7 @@ def _require_intact(model: ModelVersion, bench: Bench) -> None:
 def _stored(inputs: _Inputs, bench: Bench) -> _Evidence | None:
     """Return evidence that an earlier certificate rests on, if it was measured on exactly these inputs."""
     known, _ = readable(inputs.request.model, bench.inspector.state, bench.inspector.read)
-    for _, certificate in reversed(known):
+    for certificate in {certificate.evidence: certificate for _, certificate in reversed(known)}.values():
         table = evidence_from_parquet(bench.inspector.lens.objects.read(certificate.evidence))
         found = provenance_of(table)
         if found.covers(inputs.wanted):
@@ -207,21 +215,16 @@ def _stored(inputs: _Inputs, bench: Bench) -> _Evidence | None:
 
 def _measure(inputs: _Inputs, bench: Bench) -> _Evidence:
     folder, objects = Path(inputs.request.model.weights.path), bench.inspector.lens.objects
-    contract, target = inputs.contract, inputs.request.target
-    reference_spec = EngineSpec(
-        engine=contract.reference.engine,
-        dtype=contract.reference.dtype,
-        device=target.device,
-        interpreter=contract.reference.interpreter,
-    )
+    specs = inputs.reference.spec(), inputs.request.target.spec()
     with (
-        bench.engines.start(reference_spec, folder, bench.on_progress) as reference,
-        bench.engines.start(target.spec(), folder, bench.on_progress) as serving,
+        bench.engines.start(specs[0], folder, bench.on_progress) as reference,
+        bench.engines.start(specs[1], folder, bench.on_progress) as serving,
     ):
-        for spec, engine in ((reference_spec, reference), (target.spec(), serving)):
+        for spec, engine in zip(specs, (reference, serving), strict=True):
             require_as_asked(spec, engine.identity, reference.identity.vocabulary)
+        _require_installed(inputs.identity, serving.identity)
         items = tokenized(inputs.table, reference)
-        procedure = Procedure(contract.paths, float(contract.temperature))
+        procedure = Procedure(inputs.contract.paths, float(inputs.contract.temperature))
         rows = measure(reference, serving, items, procedure, lambda what: bench.on_progress(what, 0, 0))
         sides = BoundEngine(**reference.identity.as_document()), BoundEngine(**serving.identity.as_document())
     lengths = {item.id: (len(item.prompt), len(item.answer)) for item in items}
@@ -230,13 +233,23 @@ def _measure(inputs: _Inputs, bench: Bench) -> _Evidence:
     return _Evidence(objects.put(data), rows, lengths, *sides)
 
 
+def _require_installed(installed: TargetIdentity, ran: EngineIdentity) -> None:
+    """Raise unless what ran is what the target's packages say: the gate will know the target by those alone."""
+    if ran.version != installed.version:
+        raise IncomparableError(
+            f"{installed.engine} {installed.version} is installed at the target, but {ran.version} ran",
+            hint="Another copy hides the installed one: look at the interpreter's import path.",
+        )
+
+
 def tokenized(probes: pa.Table, engine: LocalEngine) -> list[ProbeItem]:
     """Return a probe table as token ids: its own where it has them, otherwise those of the model's tokenizer."""
     columns = {name: probes[name].to_pylist() for name in probes.column_names if name in (*PROMPTS, *ANSWERS)}
-    texts = columns.get("messages") or columns.get("text") or []
-    encoded = engine.tokenize(texts, columns.get("answer", []))
-    prompts = columns.get("token_ids") or encoded[0]
-    answers = columns.get("answer_ids") or encoded[1]
+    prompts, answers = columns.get("token_ids"), columns.get("answer_ids")
+    if prompts is None or answers is None:
+        texts = columns.get("messages") or columns.get("text") or []
+        encoded = engine.tokenize(texts, columns.get("answer", []))
+        prompts, answers = prompts or encoded[0], answers or encoded[1]
     ids = probes["id"].to_pylist()
     return [ProbeItem(id, tuple(p), tuple(a)) for id, p, a in zip(ids, prompts, answers, strict=True)]
 
@@ -276,14 +289,15 @@ def _bound(record: Recorded) -> BoundDocument:
 
 
 def _require_unmoved(inputs: _Inputs, bench: Bench) -> None:
-    """Raise unless weights, target and contract are still what was measured."""
+    """Raise unless weights, engines and contract are still what was measured."""
     _require_intact(inputs.request.model, bench)
-    path = inputs.request.contract.path
     moved = []
     if identify(inputs.request.target) != inputs.identity:
         moved.append("what is installed at the target")
-    if path and Path(path).is_file() and parse_contract(Path(path).read_bytes(), path).digest != inputs.contract.digest:
-        moved.append(f"the contract {path}")
+    if identify(inputs.reference).digest != inputs.wanted.reference:
+        moved.append("what is installed for the reference")
+    if digest_now(inputs.request.contract, bench.inspector.lens.objects) != inputs.contract.digest:
+        moved.append(f"the contract {inputs.request.contract.path}")
     if moved:
         raise ConflictError(
             f"{' and '.join(moved)} changed while we measured; nothing was issued",
@@ -302,12 +316,13 @@ def _record(inputs: _Inputs, certificate: Certificate, envelope: str, seconds: i
     )
 
     def decide(state: State) -> list[LineageEvent]:
-        probes = state.records.get(("probes", inputs.probes.name))
-        if probes is None or probes.digest != inputs.probes.digest:
-            raise ConflictError(
-                f"the probe set {inputs.probes.name!r} was replaced while we measured",
-                hint="Run it again on the new one.",
-            )
+        for bound in (inputs.request.contract, inputs.probes):
+            before, now = (s.records.get((bound.what, bound.name)) for s in (bench.inspector.state, state))
+            if now != before and (now is None or now.digest != bound.digest):
+                raise ConflictError(
+                    f"{bound.what} {bound.name!r} was recorded anew while we measured; nothing was issued",
+                    hint="Run it again on what is recorded now.",
+                )
         return [*unrecorded(inputs.request.contract, state), attested]
 
     bench.ledger.commit(decide)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from snapline.contracts.certificate import PREDICATE_TYPE, Certificate
 from snapline.contracts.targets import TargetIdentity
 from snapline.contracts.verdict import Verdict
-from snapline.lineage.errors import IntegrityError, RequirementError
+from snapline.lineage.errors import ConflictError, IntegrityError, RequirementError
 from snapline.lineage.events import Attested
 from snapline.lineage.invalidation import Cause, Change, Why, effect
-from snapline.lineage.model import ModelVersion, VersionKey
+from snapline.lineage.model import ModelVersion
 from snapline.lineage.state import State
 from snapline.lineage.view import RefreshPolicy
 
@@ -61,6 +61,7 @@ class GateDecision:
     Attributes:
         notes: Causes that do not shut the gate, for people to know.
         envelope: Address of the certificate a yes rests on.
+        basis: Everything of the ledger it rests on.
     """
 
     model: ModelVersion
@@ -69,6 +70,7 @@ class GateDecision:
     notes: tuple[Cause, ...]
     why: Why | None
     envelope: str | None
+    basis: tuple[object, ...]
 
     @property
     def open(self) -> bool:
@@ -97,7 +99,7 @@ def examine(model: ModelVersion, target: TargetNow, state: State, read: ReadCert
     """Return the certificates that speak for a model at a target, and what keeps others from speaking.
 
     The contract bound at registration is the one that counts. Without one, every contract the version was ever held to
-    at this target counts.
+    at this target counts, be it by the target's name or by what is installed there.
     """
     known, damage = readable(model, state, read)
     subject = f"certificate of {model.key} for {target.name}"
@@ -105,7 +107,8 @@ def examine(model: ModelVersion, target: TargetNow, state: State, read: ReadCert
         return Examined((), tuple(damage))
     if target.identity is None:
         return Examined((), (Cause(Change.TARGET_UNREADABLE, subject, target.problem),))
-    wanted = contracts_that_count(model, known)
+    here = [pair for pair in known if pair[1].target == target.name or pair[1].target_identity == target.identity]
+    wanted = contracts_that_count(model, here)
     if not wanted:
         return Examined((), (Cause(Change.NEVER_CERTIFIED, subject, "there is none"),))
     return Examined(tuple(_standing(name, known, target.identity, state, subject) for name in wanted))
@@ -117,16 +120,32 @@ def contracts_that_count(model: ModelVersion, known: Sequence[tuple[Attested, Ce
 
 
 def decide(
-    model: ModelVersion, target: str, causes: Sequence[Cause], examined: Examined, policy: RefreshPolicy
+    model: ModelVersion,
+    target: str,
+    causes: Sequence[Cause],
+    examined: Examined,
+    policy: RefreshPolicy,
+    basis: tuple[object, ...],
 ) -> GateDecision:
-    """Return the decision over everything that was found."""
+    """Return the decision over everything that was found; `basis` is what `basis_of` gave when it was found."""
     everything = (*causes, *examined.causes)
     shutting = tuple(cause for cause in everything if effect(cause.change, policy).shuts)
     notes = tuple(cause for cause in everything if cause not in shutting)
     order = list(Why)
     whys = [why for cause in shutting if (why := effect(cause.change, policy).shuts)]
     why = min(whys, key=order.index, default=None if examined.envelope else Why.UNKNOWN)
-    return GateDecision(model, target, shutting, notes, why, examined.envelope)
+    return GateDecision(model, target, shutting, notes, why, examined.envelope, basis)
+
+
+def basis_of(model: ModelVersion, state: State) -> tuple[object, ...]:
+    """Return everything of the ledger that a decision about a version rests on."""
+    return (
+        state.models[model.key.name][model.key.version - 1],
+        state.attestations.get(model.key),
+        state.views.get(model.view_name) if model.view_name else None,
+        tuple(state.comparisons.get(identifier) for identifier in model.snapshots),
+        state.records,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +155,21 @@ class GateOpen:
     decision: GateDecision
 
     def check(self, state: State) -> None:
-        """Refuse unless the gate was open and its certificate is still the newest word.
+        """Refuse unless the gate was open and nothing the decision rests on was recorded anew.
 
         Raises:
             RequirementError: The gate is shut.
+            ConflictError: The ledger moved under the decision.
         """
-        key: VersionKey = self.decision.model.key
-        standing = {attested.envelope for attested in state.attestations.get(key, ())}
-        if not self.decision.open or self.decision.envelope not in standing:
+        gate = f"the gate of {self.decision.model.key} for {self.decision.target}"
+        if not self.decision.open:
             raise RequirementError(
-                f"the gate of {key} for {self.decision.target} is shut",
+                f"{gate} is shut",
                 reasons=self.decision.reasons,
                 hint="Run snapline plan to see what would open it.",
             )
+        if basis_of(self.decision.model, state) != self.decision.basis:
+            raise ConflictError(f"what {gate} rests on was recorded anew since it was found open", hint="Run it again.")
 
 
 def readable(
@@ -200,10 +221,13 @@ def _absence(
 def _objections(certificate: Certificate, state: State, subject: str) -> list[Cause]:
     """Return what keeps a certificate for the right identity from being a yes."""
     causes = []
-    for what, bound in (("contract", certificate.contract), ("probes", certificate.probes)):
+    for what, bound, change in (
+        ("contract", certificate.contract, Change.CONTRACT_CHANGED),
+        ("probes", certificate.probes, Change.PROBES_CHANGED),
+    ):
         record = state.records.get((what, bound.name))
-        if record is not None and record.digest != bound.digest:
-            causes.append(Cause(Change.CONTRACT_CHANGED, subject, f"{what} {bound.name!r} changed since it was issued"))
+        if record is None or record.digest != bound.digest:
+            causes.append(Cause(change, subject, f"{what} {bound.name!r} changed since it was issued"))
     deciding = (f for f in certificate.findings if f.verdict is certificate.verdict)
     details = tuple(f"{f.clause} on {f.slice}, {f.path}: {f.reason}" for f in deciding)
     if certificate.verdict is not Verdict.CERTIFIED:

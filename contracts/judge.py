@@ -94,7 +94,8 @@ def measured(evidence: pa.Table, pair: Pair, path: Path, expected: Mapping[str, 
 def noise_floor(evidence: pa.Table) -> dict[str, str]:
     """Return how far the reference is from itself under other batching, as decimal strings; empty when not measured.
 
-    `half_span` and `tv` are the largest seen, `not_identical` the share of positions that differ in some bit.
+    `half_span` and `tv` are the largest seen on so many `prompts`, `not_identical` the share of positions that differ
+    in some bit.
     """
     rows = _checked(evidence)
     rows = rows.filter(pc.field("pair") == Pair.NOISE_FLOOR.value)
@@ -105,7 +106,8 @@ def noise_floor(evidence: pa.Table) -> dict[str, str]:
         "tv": rows["tv"].to_numpy().max(),
         "not_identical": 1 - rows["identical"].to_numpy().mean(),
     }
-    return {name: decimal_text(rounded_up(value)) for name, value in figures.items()}
+    floor = {name: decimal_text(rounded_up(value)) for name, value in figures.items()}
+    return floor | {"prompts": str(pc.count_distinct(rows["prompt"]).as_py())}
 
 
 def _judge(cell: _Cell, wanted: Collection[str]) -> Finding:

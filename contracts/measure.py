@@ -45,8 +45,9 @@ def measure(
 ) -> pa.Table:
     """Return the evidence, one row per measured position, in the order of chunk, path, pair, item and position.
 
-    Each path of the serving engine in a batch is compared with the reference and with itself alone; the reference is
-    compared with itself alone, which is the noise floor. A prompt that an engine did not score, or a position with a
+    Each path of the serving engine in a batch is compared with the reference and with itself alone. The reference is
+    compared with itself alone on the first chunk, which is the noise floor: a figure for orientation, not a verdict. A
+    prompt that an engine did not score, or a position with a
     NaN, has no row: whoever judges sees it missing.
 
     Raises:
@@ -63,7 +64,7 @@ def measure(
     measured = 0
     with ThreadPoolExecutor(max_workers=1) as beside:
         for chunk in _chunks(items, procedure.chunk, ours):
-            tables.extend(_measure_chunk((reference, serving), chunk, procedure, beside))
+            tables.extend(_measure_chunk((reference, serving), chunk, procedure, beside, first=measured == 0))
             measured += len(chunk)
             report(f"measured {measured} of {len(items)} prompts")
     return pa.concat_tables(tables)
@@ -102,26 +103,32 @@ def _chunks(items: Sequence[ProbeItem], most: int, vocabulary: int) -> Iterator[
 
 
 def _measure_chunk(
-    engines: tuple[Engine, Engine], chunk: Sequence[ProbeItem], procedure: Procedure, beside: Executor
+    engines: tuple[Engine, Engine],
+    chunk: Sequence[ProbeItem],
+    procedure: Procedure,
+    beside: Executor,
+    *,
+    first: bool,
 ) -> Iterator[pa.Table]:
     """Yield one table per pair and path. The reference works beside the serving engine, each in its own process."""
     reference, serving = engines
 
-    def scored(engine: Engine, path: Path) -> tuple[Logits, Logits]:
-        alone, batched = (_checked(chunk, engine.score(chunk, path, way), engine.identity) for way in Batching)
-        return alone, batched
+    def scored(engine: Engine, path: Path, batching: Batching) -> Logits:
+        return _checked(chunk, engine.score(chunk, path, batching), engine.identity)
 
     def compared(left: Logits, right: Logits, path: Path, pair: Pair) -> pa.Table:
         measured = [item for item in chunk if item.id in left and item.id in right]
         rows = [_rows(item, left[item.id], right[item.id], procedure.temperature) for item in measured]
         return pa.concat_tables([SCHEMA.empty_table(), *(_labelled(table, path, pair) for table in rows)])
 
-    expected = beside.submit(scored, reference, Path.PREFILL)
+    expected = beside.submit(scored, reference, Path.PREFILL, Batching.BATCHED)
+    alone = beside.submit(scored, reference, Path.PREFILL, Batching.ALONE) if first else None
     for path in procedure.paths:
-        alone, batched = scored(serving, path)
-        yield compared(expected.result()[1], batched, path, Pair.SERVING)
-        yield compared(alone, batched, path, Pair.BATCHING)
-    yield compared(*expected.result(), Path.PREFILL, Pair.NOISE_FLOOR)
+        batched = scored(serving, path, Batching.BATCHED)
+        yield compared(expected.result(), batched, path, Pair.SERVING)
+        yield compared(scored(serving, path, Batching.ALONE), batched, path, Pair.BATCHING)
+    if alone is not None:
+        yield compared(alone.result(), expected.result(), Path.PREFILL, Pair.NOISE_FLOOR)
 
 
 def _checked(chunk: Sequence[ProbeItem], logits: Logits, identity: EngineIdentity) -> Logits:

@@ -33,7 +33,7 @@ class Step:
 
     Attributes:
         model: The version as it is now; after a materialize step, later steps of the name mean the new version.
-        seconds: What the same work took last time; None when it was never done.
+        seconds: What the same work took last time; 0 to judge what was measured, None when it was never done.
     """
 
     kind: StepKind
@@ -104,8 +104,9 @@ def _certifications(
         remedies = {effect(cause.change, policy).remedy for cause in causes}
         if remedies <= {Remedy.KEEP}:
             continue
-        kind = StepKind.REJUDGE if remedies <= {Remedy.REJUDGE, Remedy.KEEP} else StepKind.CERTIFY
-        steps.append(Step(kind, model, causes, _last_cost(known, target), target, standing.contract))
+        rejudge = remedies <= {Remedy.REJUDGE, Remedy.KEEP}
+        kind, seconds = (StepKind.REJUDGE, 0) if rejudge else (StepKind.CERTIFY, _last_cost(known, target))
+        steps.append(Step(kind, model, causes, seconds, target, standing.contract))
     return steps
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 from pydantic import Field, ValidationError
@@ -26,7 +26,7 @@ class Provenance(Received):
         lengths: Prompt and answer length in tokens, by prompt id.
     """
 
-    recipe: Literal["divergence-v1"] = RECIPE
+    recipe: str = RECIPE
     weights: Digest
     probes: Digest
     reference: Digest

@@ -30,7 +30,7 @@ def contract_record(text: str, state: State, objects: ObjectStore, now: datetime
 
     Raises:
         NotFoundError: It is neither.
-        DefinitionError: The document is malformed.
+        DefinitionError: The document is malformed, or no longer the contract of that name.
     """
     known = state.records.get(("contract", text))
     path = Path(known.path) if known and known.path else Path(text)
@@ -41,6 +41,11 @@ def contract_record(text: str, state: State, objects: ObjectStore, now: datetime
         raise NotFoundError(f"no contract {text!r}: no such file, and recorded are: {names}", hint="Check the path.")
     data = path.read_bytes()
     contract = parse_contract(data, str(path))
+    if known is not None and contract.name != known.name:
+        raise DefinitionError(
+            f"{path}: expected contract {known.name!r}, which was recorded from it, found {contract.name!r}",
+            hint=f"Name the file itself to use contract {contract.name!r}.",
+        )
     return Recorded(
         at=now,
         what="contract",
@@ -107,20 +112,25 @@ def parse_contract(data: bytes, name: str) -> KernelContract:
 
 
 def with_files_as_they_are(state: State, objects: ObjectStore) -> State:
-    """Return the state with each contract's digest replaced by that of its file as it is now.
+    """Return the state with each contract's digest replaced by that of its file as it is now."""
+    records = state.records
+    for key, record in state.records.items():
+        if (digest := digest_now(record, objects)) != record.digest:
+            records = records.set(key, record.model_copy(update={"digest": digest}))
+    return replace(state, records=records)
+
+
+def digest_now(record: Recorded, objects: ObjectStore) -> str:
+    """Return the digest of a recorded contract's file as it is now; for a probe set, the recorded one.
 
     A file that is gone changes nothing; one that no longer parses is a change like any other.
     """
-    records = state.records
-    for key, record in state.records.items():
-        if record.what != "contract" or record.path is None or not Path(record.path).is_file():
-            continue
-        data = Path(record.path).read_bytes()
-        if bytes_hex(data, objects.algorithm) == hex_part(record.object):
-            continue
-        try:
-            digest = parse_contract(data, record.path).digest
-        except DefinitionError as error:
-            digest = document_digest("contract", {"unreadable": error.message})
-        records = records.set(key, record.model_copy(update={"digest": digest}))
-    return replace(state, records=records)
+    if record.what != "contract" or record.path is None or not Path(record.path).is_file():
+        return record.digest
+    data = Path(record.path).read_bytes()
+    if bytes_hex(data, objects.algorithm) == hex_part(record.object):
+        return record.digest
+    try:
+        return parse_contract(data, record.path).digest
+    except DefinitionError as error:
+        return document_digest("contract", {"unreadable": error.message})

@@ -7,15 +7,15 @@ interpreter's package metadata, so looking at a target never imports an engine.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, RootModel
+from pydantic import Field, RootModel, TypeAdapter
 
 from snapline.contracts.engines.protocol import EngineSpec
 from snapline.contracts.errors import EngineUnavailableError
@@ -37,6 +37,8 @@ for name in sys.argv[1:]:
         pass
 print(json.dumps(found))
 """
+_FOUND = TypeAdapter(dict[str, str])
+_DRIVER = re.compile(r"Kernel Module.*?(\d+(?:\.\d+)+)")
 
 
 class Target(Value):
@@ -159,12 +161,19 @@ def _versions(interpreter: str | None, names: tuple[str, ...]) -> dict[str, str]
         return _versions_here(names)
     command = [interpreter, "-c", _READ_VERSIONS, *names]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        return dict(json.loads(answer.stdout))
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise EngineUnavailableError(
-            f"{interpreter} did not say what it has installed: {error}", hint="Check the target's interpreter."
-        ) from error
+        answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+        if answer.returncode == 0:
+            return _FOUND.validate_json(answer.stdout)
+        problem = f"exit status {answer.returncode}: {answer.stderr.strip()[-300:]}"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except subprocess.TimeoutExpired:
+        problem = "no answer within 60 s"
+    except ValueError:
+        problem = f"its answer was {answer.stdout[:100]!r}"
+    raise EngineUnavailableError(
+        f"{interpreter} did not say what it has installed: {problem}", hint="Check the target's interpreter."
+    )
 
 
 def _versions_here(names: tuple[str, ...]) -> dict[str, str]:
@@ -183,7 +192,8 @@ def device_name(device: str, proc: Path = Path("/proc")) -> str:
         cards = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
         driver = proc / "driver/nvidia/version"
         model = _field(cards[0], "Model") if cards else "no GPU here"
-        return f"{model}, driver {driver.read_text().split()[7]}" if driver.exists() else model
+        found = _DRIVER.search(driver.read_text()) if driver.exists() else None
+        return f"{model}, driver {found[1]}" if found else model
     return _field(proc / "cpuinfo", "model name") or platform.processor() or platform.machine()
 
 

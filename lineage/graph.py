@@ -9,6 +9,8 @@ from snapline.lineage.digest import short
 from snapline.lineage.model import ModelVersion, VersionKey
 from snapline.lineage.state import State
 
+_MERMAID_ENTITIES = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "`": "#96;"})
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -95,7 +97,6 @@ def mermaid(graph: Graph) -> str:
     names = {node.id: f"n{index}" for index, node in enumerate(graph.nodes)}
     lines = ["flowchart TD"]
     for node in graph.nodes:
-        label = node.label.replace('"', "#quot;")
-        lines.append(f'  {names[node.id]}["{label}"]')
+        lines.append(f'  {names[node.id]}["{node.label.translate(_MERMAID_ENTITIES)}"]')
     lines += [f"  {names[edge.source]} -- {edge.kind} --> {names[edge.target]}" for edge in graph.edges]
     return "\n".join(lines)

@@ -41,7 +41,8 @@ class Change(StrEnum):
     RECORD_DAMAGED = "a bound record differs"
     TARGET_UNREADABLE = "what is installed at the target cannot be told"
     ENGINE_CHANGED = "target's identity has no certificate"
-    CONTRACT_CHANGED = "contract or probes changed"
+    CONTRACT_CHANGED = "contract changed"
+    PROBES_CHANGED = "probe set changed"
     NEVER_CERTIFIED = "never certified"
     UNDECIDED = "evidence was too little"
     REFUTED = "contract was refuted"
@@ -101,6 +102,7 @@ _MATRIX = {
     Change.TARGET_UNREADABLE: Effect(ModelState.FRESH, Remedy.BY_HAND, Why.UNKNOWN),
     Change.ENGINE_CHANGED: Effect(ModelState.FRESH, Remedy.RECOMPUTE, Why.UNKNOWN),
     Change.CONTRACT_CHANGED: Effect(ModelState.FRESH, Remedy.REJUDGE, Why.UNKNOWN),
+    Change.PROBES_CHANGED: Effect(ModelState.FRESH, Remedy.RECOMPUTE, Why.UNKNOWN),
     Change.NEVER_CERTIFIED: Effect(ModelState.FRESH, Remedy.RECOMPUTE, Why.UNKNOWN),
     Change.UNDECIDED: Effect(ModelState.FRESH, Remedy.KEEP, Why.UNKNOWN),
     Change.REFUTED: Effect(ModelState.FRESH, Remedy.KEEP, Why.NO),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -72,31 +71,41 @@ def materialize(
     if view is None:
         known = ", ".join(sorted(state.views)) or "none yet"
         raise NotFoundError(f"no view {name!r}; there are: {known}", hint="Define it: snapline view define.")
-    base = _base_weights(view, state, tools)
-    snapshots = {
-        table: take_and_record(series, SeriesOptions(), cut, ledger, tools.objects, tools.now)
-        for table, series in view.definition.inputs.items()
+    base = _base(view, state)
+    base_folder = _verified(base, tools) if base else None
+    taken = {
+        series: take_and_record(series, SeriesOptions(), cut, ledger, tools.objects, tools.now)
+        for series in dict.fromkeys(view.definition.inputs.values())
     }
-    work = workshop.root / "work" / uuid.uuid4().hex
-    work.mkdir(parents=True)
-    try:
+    snapshots = {table: taken[series] for table, series in view.definition.inputs.items()}
+    place = workshop.root / "work"
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix=f"{name}-", ignore_cleanup_errors=True) as folder:
+        work = Path(folder)
         data = _training_data(view, snapshots, work, tools, workshop)
         started = time.monotonic()
-        output = run_trainer(view, tools.objects, data, base, work, workshop)
+        output = run_trainer(view, tools.objects, data, base_folder, work, workshop)
         seconds = round(time.monotonic() - started)
         measured = measure(output, tools.objects, None, False, workshop.on_progress)
         kept = adopt_output(output, workshop.root / "weights", measured.digest)
-        weights = measure(kept, tools.objects, tools.cache, False, workshop.on_progress)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    origin = Origin(view=name, snapshots=tuple(f"{s.series.name}@{s.id}" for s in snapshots.values()))
+    weights = measured.model_copy(update={"path": str(kept)})
+    # What really ran, whatever the view's name and its base model's mean by now.
+    origin = Origin(
+        view=name,
+        snapshots=tuple(f"{series}@{snapshot.id}" for series, snapshot in taken.items()),
+        parents=(str(base.key),) if base else (),
+        view_digest=view.digest,
+    )
     return register(Registration(name, weights, origin, contract, seconds), ledger, tools.now)
 
 
-def _base_weights(view: View, state: State, tools: Tools) -> Path | None:
-    if view.definition.base_model is None:
-        return None
-    base = state.resolve(parse_reference(view.definition.base_model))
+def _base(view: View, state: State) -> ModelVersion | None:
+    reference = view.definition.base_model
+    return state.resolve(parse_reference(reference)) if reference is not None else None
+
+
+def _verified(base: ModelVersion, tools: Tools) -> Path:
+    """Return the folder of a base model's weights, once they are those registered."""
     folder = Path(base.weights.path)
     manifest = decode_manifest(tools.objects.read(base.weights.manifest))
     differences = check_weights(manifest, folder, tools.objects.algorithm, cache=tools.cache, full=False)

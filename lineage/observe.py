@@ -48,7 +48,7 @@ class Lens:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Every difference found, and the comparisons that were made, ready to be recorded."""
+    """Every difference found, and the comparisons made that the ledger does not hold yet."""
 
     causes: tuple[Cause, ...]
     compared: tuple[SourceCompared, ...] = ()
@@ -71,9 +71,14 @@ def observe(model: ModelVersion, state: State, lens: Lens, depth: Depth) -> Obse
         snapshot = state.snapshots[identifier]
         found, event = _source(snapshot, state, lens, depth, policy)
         causes += [*found, *_age(snapshot, policy, lens.now)]
-        compared += [event] if event else []
+        compared += [event] if event and not _recorded(event, state) else []
     causes += _view(model, state)
     return Observation(tuple(causes), tuple(compared))
+
+
+def _recorded(event: SourceCompared, state: State) -> bool:
+    known = state.comparisons.get(event.snapshot)
+    return known is not None and known.model_copy(update={"at": event.at}) == event
 
 
 def _weights(model: ModelVersion, lens: Lens, depth: Depth) -> list[Cause]:
@@ -87,6 +92,8 @@ def _weights(model: ModelVersion, lens: Lens, depth: Depth) -> list[Cause]:
         return [Cause(Change.WEIGHTS_GONE, subject, error.message)]
     except IntegrityError as error:
         return [Cause(Change.RECORD_DAMAGED, subject, error.message)]
+    except DefinitionError as error:
+        return [Cause(Change.WEIGHTS_CHANGED, subject, error.message)]
     if not differences:
         return []
     return [
@@ -118,7 +125,7 @@ def _age(snapshot: Snapshot, policy: RefreshPolicy, now: datetime) -> list[Cause
     age = now - snapshot.cut.until
     if policy.max_age is None or age <= policy.max_age:
         return []
-    message = f"its cut ends {snapshot.cut.until.date()}, {age.days} days ago; the policy allows {policy.max_age.days}"
+    message = f"its cut ends {snapshot.cut.until.isoformat()}, more than the policy's max_age of {policy.max_age} ago"
     return [Cause(Change.AGED, f"snapshot {snapshot.series.name}", message)]
 
 
@@ -178,7 +185,8 @@ def _compare(
     from snapline.lineage import take  # parses rows, which a gate never does, so it never pays for the import
 
     comparison, files = take.compare(snapshot, manifest, lens.objects.algorithm)
-    if not comparison.restated and _bytes_of(files) == _bytes_of(manifest.files):
+    # In unchanged bytes, rows known after the as-of instant are not late: the take saw them, and left them out.
+    if not comparison.changed and _bytes_of(files) == _bytes_of(manifest.files):
         return [], None
     address = lens.objects.put(encode_manifest(Manifest(columns=(), buckets=(), files=files)))
     event = SourceCompared(at=lens.now, snapshot=snapshot.id, files=address, comparison=comparison)
@@ -197,7 +205,8 @@ def _differences(snapshot: Snapshot, comparison: Comparison, policy: RefreshPoli
         ]
         details += [f"{b.label}: {b.rows_now} late rows, known after {snapshot.cut.as_of}" for b in comparison.late]
         buckets = sorted({bucket.label for bucket in (*comparison.changed, *comparison.late)})
-        message = f"{comparison.delta_rows} rows inside the cut changed, in {len(buckets)} buckets"
+        places = f"{len(buckets)} bucket{'s' if len(buckets) > 1 else ''}"
+        message = f"rows inside the cut changed: at most {comparison.delta_rows}, in {places}"
         causes.append(Cause(Change.RESTATED, subject, message, tuple(details)))
     else:
         causes.append(Cause(Change.APPENDED_OUTSIDE, subject, "the source changed outside the cut only"))

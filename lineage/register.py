@@ -20,11 +20,16 @@ from snapline.lineage.weights import Report, encode_manifest, measure_weights
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a person says weights were made from; snapshots and parents are references as written."""
+    """What weights were made from; snapshots and parents are references as written.
+
+    Attributes:
+        view_digest: The definition that really ran, of all the view ever had; None means the newest.
+    """
 
     view: str | None = None
     snapshots: tuple[str, ...] = ()
     parents: tuple[str, ...] = ()
+    view_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,10 @@ def register(registration: Registration, ledger: Ledger, now: datetime) -> Model
     """Record a version and return it; the same weights, view, snapshots and parents return the one there is.
 
     Raises:
-        DefinitionError: The origin contradicts the view, or the name cannot be one.
-        NotFoundError: A view, snapshot or parent is not there.
+        DefinitionError: The origin contradicts the view, there is no such view, or the name cannot be one.
+        NotFoundError: A snapshot or parent is not there.
     """
+    keys: list[VersionKey] = []
 
     def decide(state: State) -> list[LineageEvent]:
         model = _version(registration, state)
@@ -67,6 +73,7 @@ def register(registration: Registration, ledger: Ledger, now: datetime) -> Model
         if contract is not None and not _recorded(contract, state):
             events.append(contract)
         known = _known(model, state)
+        keys.append((known or model).key)
         if known is None:
             events.append(ModelRegistered(at=now, model=model))
         elif contract is not None and known.contract != contract.name:
@@ -74,9 +81,9 @@ def register(registration: Registration, ledger: Ledger, now: datetime) -> Model
         return events
 
     state = ledger.commit(decide)
-    found = _known(_version(registration, state), state)
-    assert found is not None, "a committed registration is in the state it produced"
-    return found
+    # Not looked up by its origin: a reference such as a bare name may mean another version once this one is there.
+    key = keys[-1]
+    return state.models[key.name][key.version - 1]
 
 
 def _recorded(record: Recorded, state: State) -> bool:
@@ -100,6 +107,8 @@ def _version(registration: Registration, state: State) -> ModelVersion:
             hint="Give both --view and --snapshot, or neither for an external base model.",
         )
     view = state.views.get(origin.view) if origin.view else None
+    if origin.view_digest is not None:
+        view = state.view_versions[origin.view_digest]
     if origin.view and view is None:
         known = ", ".join(sorted(state.views)) or "none yet"
         raise DefinitionError(f"no view {origin.view!r}; there are: {known}", hint="Define it: snapline view define.")
@@ -121,7 +130,10 @@ def _version(registration: Registration, state: State) -> ModelVersion:
             materialize_seconds=registration.materialize_seconds,
         )
     except ValidationError as error:
-        raise DefinitionError(f"model name {registration.name!r}: {error.errors()[0]['msg']}") from error
+        raise DefinitionError(
+            f"model name {registration.name!r}: {error.errors()[0]['msg']}",
+            hint="A name is letters, digits, '.', '_' and '-'.",
+        ) from error
 
 
 def _check_inputs(wanted: set[str], given: list[str], view: str) -> None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from snapline.lineage import query, take
 from snapline.lineage.cut import Bucket, Cut, parse_instant
-from snapline.lineage.errors import DefinitionError
+from snapline.lineage.errors import ConflictError, DefinitionError
 from snapline.lineage.events import LineageEvent, SnapshotTaken
 from snapline.lineage.ledger import Ledger
 from snapline.lineage.manifest import decode_manifest
@@ -47,16 +47,22 @@ def take_and_record(
 
     Raises:
         DefinitionError: An option is missing, malformed, or differs from what the series was declared with.
+        ConflictError: The source changed while it was read, or the series was first taken otherwise meanwhile.
     """
     declared = declare(name, series, ledger.state())
     taken = take.take(declared, resolve_cut(declared, cut, ledger.state(), now), objects, now)
 
     def decide(state: State) -> list[LineageEvent]:
-        declare(name, series, state)
-        return [SnapshotTaken(at=now, snapshot=taken)]
+        if declare(name, series, state) != declared:
+            raise ConflictError(
+                f"somebody declared the series {name!r} otherwise meanwhile", hint="Look at it and run this again."
+            )
+        if state.series.get(name, ())[-1:] == (taken.id,):
+            return []
+        # A known cut keeps the manifest of its first take, or taking it again would hide what became late since.
+        return [SnapshotTaken(at=now, snapshot=state.snapshots.get(taken.id, taken))]
 
-    ledger.commit(decide)
-    return taken
+    return ledger.commit(decide).snapshots[taken.id]
 
 
 def select(sql: str, state: State, objects: ObjectStore) -> pyarrow.Table:
@@ -106,7 +112,8 @@ def declare(name: str, options: SeriesOptions, state: State) -> Series:
     except (ValidationError, ValueError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise DefinitionError(
-            f"snapshot {name!r}: {problem}", hint="Buckets are hour, day, week, month or year."
+            f"snapshot {name!r}: {problem}",
+            hint="A name is letters, digits, '.', '_' and '-'; buckets are hour, day, week, month or year.",
         ) from error
 
 
@@ -142,4 +149,7 @@ def resolve_cut(series: Series, options: CutOptions, state: State, now: datetime
     try:
         return Cut(since=since, until=until, as_of=as_of)
     except ValidationError as error:
-        raise DefinitionError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+        raise DefinitionError(
+            error.errors()[0]["msg"].removeprefix("Value error, "),
+            hint="--until is the first instant after the window.",
+        ) from error

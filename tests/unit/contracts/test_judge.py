@@ -192,7 +192,7 @@ def test_the_noise_floor(evidence):
     assert noise_floor(evidence({"a": {"half_span": 9.0}})) == {}
     rows = {"a": {"half_span": [0.0, 0.25, 0.0], "tv": [0.0, 0.01, 0.0], "identical": [True, False, False]}, "b": {}}
     floor = noise_floor(evidence(rows, pair="noise-floor"))
-    assert floor == {"half_span": "0.25", "tv": "0.01", "not_identical": "0.333333334"}
+    assert floor == {"half_span": "0.25", "tv": "0.01", "not_identical": "0.333333334", "prompts": "2"}
     assert noise_floor(evidence({"a": {"tv": float("nan")}}, pair="noise-floor"))["tv"] == "NaN"
 
 

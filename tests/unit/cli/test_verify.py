@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from lineage_home import DAY, START, LineageHome
+
+from snapline.cli.verify import verify
+from snapline.cli.wiring import Home, initialise
+from snapline.lineage.digest import BulkAlgorithm
+from snapline.lineage.register import Origin
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> LineageHome:
+    """A home on disk with one model made from a snapshot, whose source then grew outside the window."""
+    initialise(tmp_path / "home", BulkAlgorithm.BLAKE3, "sqlite:///{home}/ledger.db")
+    home, made = Home.open(tmp_path / "home"), LineageHome(tmp_path)
+    made.ledger, made.objects = home.ledger, home.objects(BulkAlgorithm.BLAKE3)
+    made.take()
+    made.define()
+    made.register("delays", 1, Origin("delays", ("trips",)))
+    append(made)
+    return made
+
+
+def append(made: LineageHome) -> None:
+    made.rows.append({"at": START + 9 * DAY, "seen": START + 9 * DAY, "id": 50, "delay": 0})
+    made.write()
+
+
+def code_of(made: LineageHome, model: str | None = "delays") -> int:
+    with pytest.raises(typer.Exit) as left:
+        verify(model, home=made.folder / "home", as_json=True)
+    return left.value.exit_code
+
+
+def test_what_was_read_is_recorded_once(made: LineageHome, capsys: pytest.CaptureFixture[str]) -> None:
+    length = made.ledger.load().length
+    assert code_of(made) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["ok"], answer["findings"]) == (True, [])
+    assert "certificate: none" in answer["facts"]
+    assert made.ledger.load().length == length + 1
+    assert code_of(made) == 0
+    assert made.ledger.load().length == length + 1
+
+
+def test_a_home_without_a_signing_key_verifies_and_says_it_records_nothing(
+    made: LineageHome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made.folder / "home" / "keys" / "signing.key").unlink()
+    length = made.ledger.load().length
+    assert code_of(made) == 0
+    assert "no signing key" in capsys.readouterr().err
+    assert made.ledger.load().length == length
+
+
+def test_the_strongest_finding_gives_the_code(made: LineageHome, capsys: pytest.CaptureFixture[str]) -> None:
+    made.rows[0]["delay"] = 99
+    made.write()
+    assert code_of(made) == 1
+    made.source.unlink()
+    assert code_of(made) == 4
+    (made.folder / "weights1" / "model.safetensors").write_bytes(b"other")
+    capsys.readouterr()
+    assert code_of(made) == 5
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is False
+    assert {finding["kind"] for finding in answer["findings"]} == {"source is gone", "weights differ"}
+    assert code_of(made, None) == 0
