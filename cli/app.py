@@ -5,6 +5,7 @@ Command modules import nothing heavy at the top, so `--help` and `gate` start fa
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -72,6 +73,10 @@ def main() -> None:
     except USAGE_ERROR as error:
         usage = error.ctx.get_usage() if error.ctx else ""
         fail(DefinitionError(error.format_message(), hint=usage), as_json)
+    except BrokenPipeError:
+        # Whoever read the answer had enough of it; keep the interpreter from failing once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(int(Exit.DONE)) from None
     except (typer.Abort, KeyboardInterrupt):
         sys.stderr.write("stopped\n")
         raise SystemExit(130) from None

@@ -104,7 +104,7 @@ class WorkerEngines:
         from snapline.cli.wiring import environment
         from snapline.contracts.engines.client import WorkerEngine
 
-        with tempfile.TemporaryDirectory(dir=self._home.folder("work"), prefix=f"{spec.engine}-") as folder:
+        with tempfile.TemporaryDirectory(dir=self._home.workplace(), prefix=f"{spec.engine}-") as folder:
             on_progress(f"starting {spec.engine} {spec.dtype}", 0, 0)
             with WorkerEngine(
                 spec,
@@ -112,7 +112,7 @@ class WorkerEngines:
                 workdir=Path(folder),
                 timeout_seconds=ENGINE_TIMEOUT_SECONDS,
                 report=lambda what: on_progress(f"{spec.engine} {spec.dtype}: {what}", 0, 0),
-                environment=SHARED_CORES | environment(),
+                environment={**SHARED_CORES, **environment()},
             ) as engine:
                 yield engine
 

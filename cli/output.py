@@ -121,7 +121,9 @@ def fail(error: SnaplineError, as_json: bool) -> NoReturn:
     """Report an error and leave with its exit code."""
     name = type(error).__name__
     if as_json:
-        document = {"error": name, "message": error.message, "hint": error.hint}
+        document: dict[str, Any] = {"error": name, "message": error.message, "hint": error.hint}
+        if reasons := getattr(error, "reasons", ()):
+            document["reasons"] = list(reasons)
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
     for reason in getattr(error, "reasons", ()):

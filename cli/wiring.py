@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from snapline.lineage.state import State
 
 SETTINGS = "settings.json"
+LEFTOVER_SECONDS = 86_400
 
 
 def now() -> datetime:
@@ -118,10 +120,14 @@ class Home:
 
         return load_targets(option or self.root / "targets.yaml")
 
-    def folder(self, name: str) -> Path:
-        """Return a folder under the home, made when missing."""
-        path = self.root / name
+    def workplace(self) -> Path:
+        """Return the folder for work in progress; what killed commands left in it a day ago is removed."""
+        path = self.root / "work"
         path.mkdir(parents=True, exist_ok=True)
+        for left in path.iterdir():
+            with suppress(OSError):
+                if now().timestamp() - left.stat().st_mtime > LEFTOVER_SECONDS:
+                    shutil.rmtree(left)
         return path
 
     @cached_property

@@ -24,7 +24,7 @@ class Inspector:
     lens: Lens
     trusted: TrustedKeys
     depth: Depth
-    _known: dict[str, certificate.Certificate] = field(default_factory=dict, init=False, repr=False)
+    _known: dict[str, certificate.Certificate] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def read(self, attested: Attested) -> certificate.Certificate:
         """Return the certificate of an attestation, its envelope and every object it binds verified.

@@ -24,13 +24,14 @@ _SCHEMA = pa.schema(
     [
         ("columns", pa.list_(pa.struct([("name", _TEXT), ("type", _TEXT)]))),
         ("buckets", pa.list_(pa.struct([("label", _TEXT), ("rows", _COUNT), ("hexdigest", _TEXT)]))),
+        ("left_out", pa.list_(pa.struct([("label", _TEXT), ("rows", _COUNT)]))),
         ("files", pa.list_(pa.struct([("path", _TEXT), ("stamp", _STAMP), ("hexdigest", _TEXT)]))),
     ]
 )
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return a manifest as Parquet: one row whose three lists DuckDB can `unnest`. Equal manifests, equal bytes."""
+    """Return a manifest as Parquet: one row whose lists DuckDB can `unnest`. Equal manifests, equal bytes."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([manifest.model_dump()], schema=_SCHEMA), sink, compression="zstd")
     return bytes(sink.getvalue().to_pybytes())

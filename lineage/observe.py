@@ -13,7 +13,6 @@ from pathlib import Path
 from snapline.lineage import weights
 from snapline.lineage.errors import DefinitionError, IntegrityError, NotFoundError
 from snapline.lineage.events import SourceCompared
-from snapline.lineage.files import HashedFile
 from snapline.lineage.invalidation import Cause, Change
 from snapline.lineage.manifest import changed_files, decode_manifest, encode_manifest
 from snapline.lineage.model import ModelVersion
@@ -185,16 +184,12 @@ def _compare(
     from snapline.lineage import take  # parses rows, which a gate never does, so it never pays for the import
 
     comparison, files = take.compare(snapshot, manifest, lens.objects.algorithm)
-    # In unchanged bytes, rows known after the as-of instant are not late: the take saw them, and left them out.
-    if not comparison.changed and _bytes_of(files) == _bytes_of(manifest.files):
+    read = Manifest(columns=(), buckets=(), files=files)
+    if not comparison.restated and read.bytes_read == manifest.bytes_read:
         return [], None
-    address = lens.objects.put(encode_manifest(Manifest(columns=(), buckets=(), files=files)))
+    address = lens.objects.put(encode_manifest(read))
     event = SourceCompared(at=lens.now, snapshot=snapshot.id, files=address, comparison=comparison)
     return _differences(snapshot, comparison, policy, subject), event
-
-
-def _bytes_of(files: tuple[HashedFile, ...]) -> dict[str, str]:
-    return {file.path: file.hexdigest for file in files}
 
 
 def _differences(snapshot: Snapshot, comparison: Comparison, policy: RefreshPolicy, subject: str) -> list[Cause]:

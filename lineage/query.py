@@ -53,6 +53,16 @@ def run_view(query: str, tables: Mapping[str, pa.Table], order_by: Sequence[str]
         return answer.order(order).to_arrow_table()
 
 
+def tables_named(query: str) -> set[str]:
+    """Return the names of the tables a query reads.
+
+    Raises:
+        DefinitionError: DuckDB cannot parse it.
+    """
+    with _database({}, "the query") as database:
+        return set(database.get_table_names(query))
+
+
 def matching(table: pa.Table, predicate: str) -> list[bool]:
     """Return, for each row of a table, whether a boolean SQL expression over its columns holds; NULL does not.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from snapline.lineage.errors import DefinitionError
+from snapline.lineage.errors import DefinitionError, NotFoundError
 from snapline.lineage.events import ContractBound, LineageEvent, ModelRegistered, Recorded
 from snapline.lineage.ledger import Ledger
 from snapline.lineage.model import EdgeKind, ModelVersion, Parent, VersionKey, Weights, parse_reference
@@ -111,7 +111,7 @@ def _version(registration: Registration, state: State) -> ModelVersion:
         view = state.view_versions[origin.view_digest]
     if origin.view and view is None:
         known = ", ".join(sorted(state.views)) or "none yet"
-        raise DefinitionError(f"no view {origin.view!r}; there are: {known}", hint="Define it: snapline view define.")
+        raise NotFoundError(f"no view {origin.view!r}; there are: {known}", hint="Define it: snapline view define.")
     snapshots = tuple(sorted((state.snapshot(text) for text in origin.snapshots), key=lambda s: s.series.name))
     parents = [state.resolve(parse_reference(text)).key for text in origin.parents]
     if view is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -12,11 +11,11 @@ from pydantic import ValidationError
 from snapline.lineage import query, take
 from snapline.lineage.cut import Bucket, Cut, parse_instant
 from snapline.lineage.errors import ConflictError, DefinitionError
-from snapline.lineage.events import LineageEvent, SnapshotTaken
+from snapline.lineage.events import LineageEvent, SnapshotTaken, SourceCompared
 from snapline.lineage.ledger import Ledger
 from snapline.lineage.manifest import decode_manifest
 from snapline.lineage.objects import ObjectStore
-from snapline.lineage.snapshot import Series, Snapshot
+from snapline.lineage.snapshot import Comparison, Series, Snapshot
 from snapline.lineage.state import State
 
 
@@ -57,12 +56,35 @@ def take_and_record(
             raise ConflictError(
                 f"somebody declared the series {name!r} otherwise meanwhile", hint="Look at it and run this again."
             )
+        confirmed = _confirmations(taken, state, objects, now)
         if state.series.get(name, ())[-1:] == (taken.id,):
-            return []
+            return confirmed
         # A known cut keeps the manifest of its first take, or taking it again would hide what became late since.
-        return [SnapshotTaken(at=now, snapshot=state.snapshots.get(taken.id, taken))]
+        return [*confirmed, SnapshotTaken(at=now, snapshot=state.snapshots.get(taken.id, taken))]
 
     return ledger.commit(decide).snapshots[taken.id]
+
+
+def _confirmations(taken: Snapshot, state: State, objects: ObjectStore, now: datetime) -> list[LineageEvent]:
+    """Return what a take says of earlier snapshots of the same window whose members it found unchanged.
+
+    The take read every row, so it is a comparison as good as any: models made from those snapshots need no other.
+    """
+    read = decode_manifest(objects.read(taken.manifest))
+    events: list[LineageEvent] = []
+    for identifier in state.series.get(taken.series.name, ()):
+        earlier = state.snapshots[identifier]
+        same_window = (earlier.cut.since, earlier.cut.until) == (taken.cut.since, taken.cut.until)
+        if not same_window or earlier.digest != taken.digest:
+            continue
+        then = decode_manifest(objects.read(earlier.manifest))
+        if then.bytes_read != read.bytes_read:
+            late = take.arrived_since(then.left_out, read.left_out)
+            comparison = Comparison(late=late, delta_rows=sum(change.rows_now for change in late))
+            event = SourceCompared(at=now, snapshot=identifier, files=taken.manifest, comparison=comparison)
+            known = state.comparisons.get(identifier)
+            events += [] if known and known.model_copy(update={"at": now}) == event else [event]
+    return events
 
 
 def select(sql: str, state: State, objects: ObjectStore) -> pyarrow.Table:
@@ -72,7 +94,7 @@ def select(sql: str, state: State, objects: ObjectStore) -> pyarrow.Table:
         DefinitionError: The SQL is wrong, or names no snapshot.
         ConflictError: A source no longer holds the rows of its snapshot.
     """
-    named = [name for name in state.series if re.search(rf"\b{re.escape(name)}\b", sql)]
+    named = query.tables_named(sql) & set(state.series)
     if not named:
         known = ", ".join(sorted(state.series)) or "none yet"
         raise DefinitionError(
@@ -145,6 +167,8 @@ def resolve_cut(series: Series, options: CutOptions, state: State, now: datetime
             f"--as-of needs a known column, and the series {series.name!r} has none",
             hint="Declare one with --known on the first take.",
         )
+    if options.as_of and parse_instant(options.as_of) > now:
+        raise DefinitionError(f"--as-of {options.as_of} has not come yet", hint="Give a past instant, or leave it out.")
     as_of = None if series.known is None else parse_instant(options.as_of) if options.as_of else now
     try:
         return Cut(since=since, until=until, as_of=as_of)

@@ -44,12 +44,29 @@ class BucketDigest(Value):
     hexdigest: str
 
 
+class BucketCount(Value):
+    """How many rows a time bucket holds of some kind."""
+
+    label: str
+    rows: int
+
+
 class Manifest(Value):
-    """Everything a take measured: per-bucket digests, and the source files they were read from."""
+    """Everything a take measured: per-bucket digests, and the source files they were read from.
+
+    `left_out` counts the rows inside the window that were there already but became known after the as-of instant, so
+    that only what arrives later is called late.
+    """
 
     columns: tuple[Column, ...]
     buckets: tuple[BucketDigest, ...]
     files: tuple[HashedFile, ...]
+    left_out: tuple[BucketCount, ...] = ()
+
+    @property
+    def bytes_read(self) -> dict[str, str]:
+        """The hex digest of each source file, by path."""
+        return {file.path: file.hexdigest for file in self.files}
 
 
 class Snapshot(Value):
@@ -86,7 +103,8 @@ class Comparison(Value):
 
     Attributes:
         changed: Buckets in which members of the snapshot changed or vanished.
-        late: Buckets with rows inside the window that became known after the cut's as-of instant; `rows_then` is 0.
+        late: Buckets with more rows inside the window that became known after the cut's as-of instant than the take
+            left out; `rows_then` is 0, `rows_now` how many more.
         delta_rows: How many rows differ, counted without pairing: per bucket, the larger of then and now where the
             bucket changed, plus the late rows.
     """

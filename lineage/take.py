@@ -7,6 +7,7 @@ inside the window that became known later is late: no member, and not forgotten.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from snapline.lineage.files import HashedFile
 from snapline.lineage.fingerprint import Fingerprint, fingerprint, instants, refuse_nulls, start_label
 from snapline.lineage.manifest import encode_manifest
 from snapline.lineage.objects import ObjectStore
-from snapline.lineage.snapshot import BucketChange, Comparison, Manifest, Series, Snapshot
+from snapline.lineage.snapshot import BucketChange, BucketCount, Comparison, Manifest, Series, Snapshot
 from snapline.lineage.sources.parquet import ParquetSource
 
 _LABELS_NAMED = 10
@@ -52,7 +53,7 @@ def take(series: Series, cut: Cut, objects: ObjectStore, now: datetime) -> Snaps
         cut = Cut(since=cut.since, until=cut.until, as_of=now)
     content = _read(series, cut, objects.algorithm)
     found = content.members
-    manifest = Manifest(columns=found.columns, buckets=found.buckets, files=content.files)
+    manifest = Manifest(columns=found.columns, buckets=found.buckets, files=content.files, left_out=content.left_out)
     return Snapshot(
         series=series,
         cut=cut,
@@ -76,9 +77,16 @@ def compare(
     """
     content = _read(snapshot.series, snapshot.cut, algorithm)
     changed = _changes(manifest, content.members)
-    late = tuple(BucketChange(label=label, rows_then=0, rows_now=rows) for label, rows in content.late)
+    late = arrived_since(manifest.left_out, content.left_out)
     delta = sum(max(change.rows_then, change.rows_now) for change in changed + late)
     return Comparison(changed=changed, late=late, delta_rows=delta), content.files
+
+
+def arrived_since(then: Iterable[BucketCount], now: Iterable[BucketCount]) -> tuple[BucketChange, ...]:
+    """Return the buckets that hold more left-out rows now than then: rows that arrived late."""
+    before = {count.label: count.rows for count in then}
+    grown = ((count.label, count.rows - before.get(count.label, 0)) for count in now)
+    return tuple(BucketChange(label=label, rows_then=0, rows_now=more) for label, more in grown if more > 0)
 
 
 def rows(snapshot: Snapshot, manifest: Manifest, algorithm: BulkAlgorithm) -> pa.Table:
@@ -103,22 +111,22 @@ def rows(snapshot: Snapshot, manifest: Manifest, algorithm: BulkAlgorithm) -> pa
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a source holds of a cut: its members, its late rows by bucket label, and the files that were read."""
+    """What a source holds of a cut: its members, the rows left out as known too late, and the files that were read."""
 
     members: Fingerprint
-    late: tuple[tuple[str, int], ...]
+    left_out: tuple[BucketCount, ...]
     files: tuple[HashedFile, ...]
 
 
 class _Membership:
-    """Chooses the members of a cut part by part, counting late rows and nulls on the way."""
+    """Chooses the members of a cut part by part, counting rows known too late and nulls on the way."""
 
     def __init__(self, series: Series, cut: Cut) -> None:
         self.series = series
         self.cut = cut
         self.control = tuple(dict.fromkeys(name for name in (series.time, series.known, series.key) if name))
         self.nulls: Counter[str] = Counter()
-        self.late: Counter[int] = Counter()
+        self.left_out: Counter[int] = Counter()
 
     def __call__(self, part: pa.Table) -> NDArray[np.bool_]:
         """Return which rows of a part are members; none once there were nulls, for then there is no snapshot."""
@@ -130,7 +138,7 @@ class _Membership:
         if self.series.known is not None and self.cut.as_of is not None:
             known = instants(part, self.series.known).not_after(self.cut.as_of)
             starts, counts = np.unique(time.bucket_starts(self.series.bucket)[members & ~known], return_counts=True)
-            self.late.update(dict(zip(starts.tolist(), counts.tolist(), strict=True)))
+            self.left_out.update(dict(zip(starts.tolist(), counts.tolist(), strict=True)))
             members &= known
         return members
 
@@ -140,8 +148,11 @@ def _read(series: Series, cut: Cut, algorithm: BulkAlgorithm) -> _Content:
     reading = ParquetSource(Path(series.source), algorithm).read(membership.control, membership)
     refuse_nulls(membership.nulls)
     members = fingerprint(reading.table, time=series.time, key=series.key, bucket=series.bucket, algorithm=algorithm)
-    late = tuple((start_label(start, series.bucket), count) for start, count in sorted(membership.late.items()))
-    return _Content(members, late, reading.files)
+    left_out = tuple(
+        BucketCount(label=start_label(start, series.bucket), rows=count)
+        for start, count in sorted(membership.left_out.items())
+    )
+    return _Content(members, left_out, reading.files)
 
 
 def _changes(manifest: Manifest, found: Fingerprint) -> tuple[BucketChange, ...]:

@@ -32,22 +32,6 @@ def test_open_means_a_certificate_and_no_cause_that_shuts(causes, examined, poli
     assert len(decision.causes) + len(decision.notes) == len(causes) + len(examined.causes)
 
 
-@given(CAUSES, EXAMINED, POLICIES, CAUSES)
-def test_finding_more_never_opens_a_gate_nor_weakens_its_reason(causes, examined, policy, more):
-    before, after = decided(causes, examined, policy), decided(causes + more, examined, policy)
-    assert before.open or not after.open
-    order = list(Why)
-    if before.why:
-        assert after.why
-        assert order.index(after.why) <= order.index(before.why)
-
-
-@given(CAUSES, EXAMINED, POLICIES, st.randoms())
-def test_the_order_of_finding_does_not_matter(causes, examined, policy, random):
-    shuffled = random.sample(causes, len(causes))
-    assert decided(shuffled, examined, policy).why == decided(causes, examined, policy).why
-
-
 @given(st.sampled_from(Change), POLICIES)
 def test_what_leaves_the_gate_open_asks_for_nothing(change, policy):
     row = effect(change, policy)

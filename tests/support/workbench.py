@@ -105,7 +105,7 @@ class Replayed:
     started: list[EngineSpec] = field(default_factory=list)
 
     @contextmanager
-    def start(self, spec: EngineSpec, model: Path, on_progress: Callable[..., None]) -> Iterator[ReplayEngine]:
+    def start(self, spec: EngineSpec, *_: object) -> Iterator[ReplayEngine]:
         self.started.append(spec)
         asked = {
             "engine": spec.engine,
@@ -132,7 +132,7 @@ class Replayed:
 class NoEngines:
     """Engines that nobody may start."""
 
-    def start(self, spec: EngineSpec, model: Path, on_progress: Callable[..., None]) -> Any:
+    def start(self, spec: EngineSpec, *_: object) -> Any:
         raise AssertionError(f"nothing needed to be measured, but {spec.engine} was started")
 
 

@@ -90,7 +90,7 @@ def test_neither_file_nor_name_says_what_there_is(objects, state):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"kind: [", "contract.yaml:1: not YAML"),
+        (b"kind: [", "contract.yaml:2: not YAML"),
         (b"\xff\xfe", "contract.yaml: cannot be read as text"),
         (CONTRACT.replace("half_span:", "half_spam:").encode(), "did you mean 'half_span'"),
         (b"", "contract.yaml:1: expected a mapping"),

@@ -144,8 +144,25 @@ def test_taking_the_same_cut_again_does_not_hide_a_late_row(home: LineageHome) -
     model = home.register("delays", 1, Origin("delays", ("trips",)))
     arrive_late(home)
     home.take(cut=cut)
-    assert changes(home.observe(model)) == [Change.SOURCE_UNREAD]
+    assert changes(home.observe(model)) == [Change.RESTATED]
     assert changes(home.observe(model, FULL)) == [Change.RESTATED]
+
+
+def test_rows_left_out_at_the_take_are_not_late_when_the_source_grows_elsewhere(home: LineageHome) -> None:
+    cut = CutOptions(WINDOW.since, WINDOW.until, "2013-01-02")
+    home.take(cut=cut)
+    model = home.register("delays", 1, Origin("delays", ("trips",)))
+    append_outside(home)
+    assert changes(home.observe(model, ROWS)) == [Change.APPENDED_OUTSIDE]
+    arrive_late(home)
+    assert "2013-01-03: 1 late rows" in the(home.observe(model, ROWS), Change.RESTATED).details[0]
+
+
+def test_cutting_again_settles_what_moved_outside_the_window(home: LineageHome, model: ModelVersion) -> None:
+    append_outside(home)
+    assert changes(home.observe(model)) == [Change.SOURCE_UNREAD]
+    home.take()
+    assert changes(home.observe(model)) == [Change.APPENDED_OUTSIDE]
 
 
 def test_without_a_known_column_every_difference_is_a_restatement(home: LineageHome) -> None:

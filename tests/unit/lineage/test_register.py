@@ -94,7 +94,7 @@ def test_eight_at_once_lose_nothing_and_repeat_nothing(home: LineageHome, tmp_pa
     [
         (Origin(view="delays"), DefinitionError, "found a view without a snapshot"),
         (Origin(snapshots=("trips",)), DefinitionError, "found a snapshot without a view"),
-        (Origin("nope", ("trips",)), DefinitionError, "no view 'nope'; there are: delays"),
+        (Origin("nope", ("trips",)), NotFoundError, "no view 'nope'; there are: delays"),
         (Origin("delays", ("nope",)), NotFoundError, "no snapshot 'nope'"),
         (Origin("delays", ("trips@123",)), NotFoundError, "names 0 snapshots"),
         (Origin("delays", ("trips", "trips")), DefinitionError, "reads the snapshots trips; given: trips, trips"),

@@ -14,7 +14,7 @@ from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundErro
 from snapline.lineage.files import hash_file
 from snapline.lineage.manifest import decode_manifest
 from snapline.lineage.objects import ObjectStore
-from snapline.lineage.snapshot import BucketChange, Comparison, Manifest, Series, Snapshot
+from snapline.lineage.snapshot import BucketChange, BucketCount, Comparison, Manifest, Series, Snapshot
 from snapline.lineage.take import compare, rows, take
 
 BLAKE3 = BulkAlgorithm.BLAKE3
@@ -84,8 +84,8 @@ def test_a_take_says_what_was_cut(trips):
 def test_the_window_is_half_open_and_the_as_of_instant_closed(trips):
     snapshot, manifest = trips.take(Cut(since=START + DAY / 2, until=START + 2 * DAY, as_of=START + 2 * DAY))
     assert rows(snapshot, manifest, BLAKE3)["id"].to_pylist() == [1, 2]
-    comparison = trips.compare((snapshot, manifest))
-    assert comparison.late == (BucketChange(label="2013-01-02", rows_then=0, rows_now=1),)
+    assert manifest.left_out == (BucketCount(label="2013-01-02", rows=1),)
+    assert trips.compare((snapshot, manifest)) == Comparison()
 
 
 def test_without_a_known_column_there_is_no_as_of(timeless):
