@@ -37,8 +37,10 @@ check: setup ## types, style and floors
 bench: setup ## side by side with what one would use instead, as ratios
 	$(BIN)/snapline bench
 
-gpu: ## the suite's engine and kernel tests on a CUDA machine that brings its own torch
-	$(PYTHON) -m pytest tests/contract_suites/test_engine.py tests/unit/contracts/test_kernels.py
+gpu: ## kernels and the reference engine on a CUDA machine that brings its own torch; OUT=folder keeps the results
+	SNAPLINE_TEST_DEVICE=cuda SNAPLINE_REQUIRE=gpu $(PYTHON) -m pytest -rA -m "not engine" \
+	  tests/gpu tests/unit/contracts/test_kernels.py tests/contract_suites/test_engine.py \
+	  $(if $(OUT),--junitxml=$(OUT)/gpu.xml)
 
 clean: ## remove everything that was made here
 	rm -rf .venv .demo .snapline dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

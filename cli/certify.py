@@ -151,9 +151,19 @@ def text(issued: Issued) -> str:
         lines.append(f"  {finding.verdict:<9} {finding.clause} on {finding.slice}, {finding.path}: {finding.reason}")
         if finding.witness is not None:
             witness = finding.witness
-            figures = ", ".join(f"{name} {witness.figures[name][:8]}" for name in ("half_span", "tv", "margin", "flip"))
+            figures = ", ".join(f"{n} {_short(witness.figures[n])}" for n in ("half_span", "tv", "margin", "flip"))
+            tokens = " ".join(map(str, witness.tokens))
             lines.append(f"            witness: prompt {witness.prompt}, position {witness.position}, {figures}")
+            lines.append(f"            tokens up to there: {tokens}")
     lines.append(
         f"  {'measured now' if issued.measured else 'judged on stored evidence'}; certificate {issued.envelope}"
     )
     return "\n".join(lines)
+
+
+def _short(figure: str) -> str:
+    """Return a figure to four significant digits; a word stays a word."""
+    from snapline.contracts.report import decimal
+
+    number = decimal(figure)
+    return figure if number is None else f"{number:.4g}"

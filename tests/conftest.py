@@ -16,6 +16,7 @@ settings.load_profile("snapline")
 NEEDS = {
     "browser": ("chromium", "chromedriver"),
     "postgres": ("initdb", "pg_ctl"),
+    "gpu": ("nvidia-smi",),
 }
 
 

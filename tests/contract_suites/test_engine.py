@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> FilePath:
 def start(model: FilePath, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], WorkerEngine]:
     def make(engine: str, dtype: str = "float32") -> WorkerEngine:
         return WorkerEngine(
-            EngineSpec(engine, dtype, context_tokens=CONTEXT_TOKENS),
+            EngineSpec(engine, dtype, os.environ.get("SNAPLINE_TEST_DEVICE", "cpu"), context_tokens=CONTEXT_TOKENS),
             model,
             workdir=tmp_path_factory.mktemp(engine),
             timeout_seconds=300,
