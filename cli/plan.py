@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,9 +51,10 @@ def apply(
     done: list[dict[str, Any]] = []
     lines: list[str] = []
     for one in plans:
-        results, told = _run(opened, output, one, targets)
-        done += results
-        lines += told
+        for result, told in _run(opened, output, one, targets):
+            output.note(told)
+            done.append(result)
+            lines.append(told)
     blocked = [f"{one.model.key}: {cause.subject}: {cause.message}" for one in plans for cause in one.by_hand]
     output.answer(
         {"done": done, "blocked": blocked},
@@ -88,27 +90,22 @@ def make(home: Home, output: Output, model: str | None, targets: Path | None) ->
     return tuple(plans)
 
 
-def _run(home: Home, output: Output, plan: ModelPlan, targets: Path | None) -> tuple[list[dict[str, Any]], list[str]]:
+def _run(home: Home, output: Output, plan: ModelPlan, targets: Path | None) -> Iterator[tuple[dict[str, Any], str]]:
+    """Run a plan's steps in order, and yield what each did as it is done."""
     from snapline.cli.certify import run as certify
     from snapline.cli.materialize import run as materialize
     from snapline.contracts.plan import StepKind
 
     subject = plan.model
-    done: list[dict[str, Any]] = []
-    lines: list[str] = []
     for step in plan.steps:
         if step.kind is StepKind.MATERIALIZE:
             subject = materialize(home, output, subject.view_name or "", _same_window(home, subject), subject.contract)
-            done.append({"step": step.kind.value, "model": str(subject.key)})
-            lines.append(f"materialized {subject.key}")
+            yield {"step": step.kind.value, "model": str(subject.key)}, f"materialized {subject.key}"
         else:
             issued = certify(home, output, subject, (step.target, targets), step.contract)
             verdict = issued.certificate.verdict.value
-            done.append(
-                {"step": step.kind.value, "model": str(subject.key), "target": str(step.target), "verdict": verdict}
-            )
-            lines.append(f"{verdict}  {subject.key} for {step.target} under {step.contract}")
-    return done, lines
+            done = {"step": step.kind.value, "model": str(subject.key), "target": str(step.target), "verdict": verdict}
+            yield done, f"{verdict}  {subject.key} for {step.target} under {step.contract}"
 
 
 def _same_window(home: Home, model: ModelVersion) -> CutOptions:

@@ -59,6 +59,8 @@ class Certificate(Received):
 
     Attributes:
         model: The version it speaks of, as `name/3`.
+        wanted_probes: Name of the probe set the contract asks for; measured on another, a certificate informs but opens
+            no gate.
         target: The name the target went by; `target_identity` is what binds.
         evidence: Address of the per-position evidence object.
         evidence_class: The weaker of the two sides' classes; never promoted to a stronger one.
@@ -73,6 +75,7 @@ class Certificate(Received):
     view: Digest | None
     contract: BoundDocument
     probes: BoundDocument
+    wanted_probes: str
     prompts: int
     confidence: str
     target: str

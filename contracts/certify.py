@@ -39,7 +39,7 @@ from snapline.contracts.probe import ANSWERS, PROMPTS, probes_from_parquet
 from snapline.contracts.provenance import Provenance, provenance_of
 from snapline.contracts.records import digest_now, read_contract, unrecorded
 from snapline.contracts.slices import members
-from snapline.contracts.targets import DISTRIBUTIONS, Target, TargetIdentity, identify
+from snapline.contracts.targets import DISTRIBUTIONS, Target, TargetIdentity, identify, objections
 from snapline.contracts.verdict import combine
 from snapline.lineage.errors import ConflictError, DefinitionError, IntegrityError, NotFoundError
 from snapline.lineage.events import Attested, LineageEvent, Recorded
@@ -147,16 +147,9 @@ def _prepare(request: Request, bench: Bench) -> _Inputs:
     contract = read_contract(request.contract, objects)
     require_attainable(contract)
     identity = identify(request.target)
-    objections = contract.serving.objections(
-        engine=identity.engine,
-        version=identity.version,
-        dtype=identity.dtype,
-        quantization=request.target.quantization,
-        kv_cache_dtype=request.target.kv_cache_dtype,
-    )
-    if objections:
+    if outside := objections(contract, identity):
         raise IncomparableError(
-            f"target {request.target_name!r} is outside contract {contract.name!r}: {'; '.join(objections)}",
+            f"target {request.target_name!r} is outside contract {contract.name!r}: {'; '.join(outside)}",
             hint="Change the target, or certify under a contract that allows it.",
         )
     name = request.probes or contract.probes
@@ -269,6 +262,7 @@ def _judge(inputs: _Inputs, evidence: _Evidence, bench: Bench) -> Certificate:
         view=model.view,
         contract=_bound(request.contract),
         probes=_bound(inputs.probes),
+        wanted_probes=contract.probes,
         prompts=inputs.table.num_rows,
         confidence=decimal_text(contract.confidence),
         target=request.target_name,

@@ -200,11 +200,17 @@ def _standing(
     state: State,
     subject: str,
 ) -> Standing:
-    about = [pair for pair in known if pair[1].contract.name == contract]
-    found = next((pair for pair in reversed(about) if pair[1].target_identity.digest == identity.digest), None)
+    about = [pair for pair in known if pair[1].contract.name == contract and _on_wanted_probes(pair[1])]
+    fitting = [pair for pair in reversed(about) if pair[1].target_identity.digest == identity.digest]
+    current = (pair for pair in fitting if not _replaced(pair[1], state, subject))
+    found = next(current, fitting[0] if fitting else None)
     if found is None:
         return Standing(contract, None, (_absence(about, identity, contract, subject),))
-    return Standing(contract, found, tuple(_objections(found[1], state, subject)))
+    return Standing(contract, found, (*_replaced(found[1], state, subject), *_objections(found[1], subject)))
+
+
+def _on_wanted_probes(certificate: Certificate) -> bool:
+    return certificate.probes.name == certificate.wanted_probes
 
 
 def _absence(
@@ -218,8 +224,8 @@ def _absence(
     return Cause(Change.ENGINE_CHANGED, subject, message, moved)
 
 
-def _objections(certificate: Certificate, state: State, subject: str) -> list[Cause]:
-    """Return what keeps a certificate for the right identity from being a yes."""
+def _replaced(certificate: Certificate, state: State, subject: str) -> list[Cause]:
+    """Return which of the documents a certificate binds are no longer those in force."""
     causes = []
     for what, bound, change in (
         ("contract", certificate.contract, Change.CONTRACT_CHANGED),
@@ -228,10 +234,14 @@ def _objections(certificate: Certificate, state: State, subject: str) -> list[Ca
         record = state.records.get((what, bound.name))
         if record is None or record.digest != bound.digest:
             causes.append(Cause(change, subject, f"{what} {bound.name!r} changed since it was issued"))
+    return causes
+
+
+def _objections(certificate: Certificate, subject: str) -> list[Cause]:
+    """Return what keeps a certificate from being a yes by what it says itself."""
+    if certificate.verdict is Verdict.CERTIFIED:
+        return []
+    change = Change.REFUTED if certificate.verdict is Verdict.REFUTED else Change.UNDECIDED
     deciding = (f for f in certificate.findings if f.verdict is certificate.verdict)
     details = tuple(f"{f.clause} on {f.slice}, {f.path}: {f.reason}" for f in deciding)
-    if certificate.verdict is not Verdict.CERTIFIED:
-        change = Change.REFUTED if certificate.verdict is Verdict.REFUTED else Change.UNDECIDED
-        message = f"{certificate.verdict} under contract {certificate.contract.name!r}"
-        causes.append(Cause(change, subject, message, details))
-    return causes
+    return [Cause(change, subject, f"{certificate.verdict} under contract {certificate.contract.name!r}", details)]

@@ -12,11 +12,14 @@ from enum import StrEnum
 from snapline.contracts.certificate import Certificate
 from snapline.contracts.gate import Examined, TargetNow, readable
 from snapline.contracts.inspection import Inspector
+from snapline.contracts.records import read_contract
+from snapline.contracts.targets import objections
 from snapline.lineage.events import Attested
 from snapline.lineage.invalidation import Cause, Remedy, effect
 from snapline.lineage.model import ModelVersion
 from snapline.lineage.observe import policy_of
 from snapline.lineage.state import State
+from snapline.lineage.view import RefreshPolicy
 
 
 class StepKind(StrEnum):
@@ -50,7 +53,7 @@ class ModelPlan:
 
     Attributes:
         causes: Everything that differs, including what needs nothing done.
-        by_hand: The causes only a person can mend; while there is one, nothing is computed.
+        by_hand: The causes only a person can mend; nothing they touch is computed.
     """
 
     model: ModelVersion
@@ -74,23 +77,36 @@ def plan_model(model: ModelVersion, targets: Sequence[TargetNow], inspector: Ins
     state = inspector.state
     observation = inspector.observe(model)
     policy = policy_of(model, state)
-    examined = {
-        target.name: inspector.inspect(model, target, observation)[1]
-        for target in targets
-        if model.contract or _certified_there(model, target.name, inspector)
-    }
-    found = tuple(dict.fromkeys(c for one in examined.values() for c in one.causes))
-    causes = (*observation.causes, *found)
-    by_hand = tuple(cause for cause in causes if effect(cause.change, policy).remedy is Remedy.BY_HAND)
-    if by_hand:
-        return ModelPlan(model, causes, (), by_hand)
     rebuild = tuple(c for c in observation.causes if effect(c.change, policy).remedy is Remedy.REBUILD)
-    steps: list[Step] = []
-    if rebuild:
-        steps.append(Step(StepKind.MATERIALIZE, model, rebuild, model.materialize_seconds))
-    for target, one in examined.items():
-        steps += _certifications(model, target, one, rebuild, inspector)
-    return ModelPlan(model, causes, tuple(steps), ())
+    causes, by_hand = list(observation.causes), list(_by_hand(observation.causes, policy))
+    steps = [Step(StepKind.MATERIALIZE, model, rebuild, model.materialize_seconds)] if rebuild else []
+    computable = not by_hand
+    for target in targets:
+        if not _concerns(model, target, inspector):
+            continue
+        _, examined = inspector.inspect(model, target, observation)
+        causes += examined.causes
+        blocked = _by_hand(examined.causes, policy)
+        by_hand += blocked
+        if not blocked:
+            steps += _certifications(model, target.name, examined, rebuild, inspector)
+    todo = tuple(steps) if computable else ()
+    return ModelPlan(model, tuple(dict.fromkeys(causes)), todo, tuple(dict.fromkeys(by_hand)))
+
+
+def _by_hand(causes: Sequence[Cause], policy: RefreshPolicy) -> tuple[Cause, ...]:
+    return tuple(cause for cause in causes if effect(cause.change, policy).remedy is Remedy.BY_HAND)
+
+
+def _concerns(model: ModelVersion, target: TargetNow, inspector: Inspector) -> bool:
+    """Return whether a version should have a certificate at a target: it had one, or its contract lets it serve."""
+    known, _ = readable(model, inspector.state, inspector.read)
+    if any(certificate.target == target.name for _, certificate in known):
+        return True
+    record = inspector.state.records.get(("contract", model.contract)) if model.contract else None
+    if record is None or target.identity is None:
+        return model.contract is not None
+    return not objections(read_contract(record, inspector.lens.objects), target.identity)
 
 
 def _certifications(
@@ -108,11 +124,6 @@ def _certifications(
         kind, seconds = (StepKind.REJUDGE, 0) if rejudge else (StepKind.CERTIFY, _last_cost(known, target))
         steps.append(Step(kind, model, causes, seconds, target, standing.contract))
     return steps
-
-
-def _certified_there(model: ModelVersion, target: str, inspector: Inspector) -> bool:
-    known, _ = readable(model, inspector.state, inspector.read)
-    return any(certificate.target == target for _, certificate in known)
 
 
 def _last_cost(known: list[tuple[Attested, Certificate]], target: str) -> int | None:

@@ -30,7 +30,7 @@ def contract_record(text: str, state: State, objects: ObjectStore, now: datetime
 
     Raises:
         NotFoundError: It is neither.
-        DefinitionError: The document is malformed, or no longer the contract of that name.
+        DefinitionError: The document is malformed, no longer the contract of that name, or has another's name.
     """
     known = state.records.get(("contract", text))
     path = Path(known.path) if known and known.path else Path(text)
@@ -46,6 +46,14 @@ def contract_record(text: str, state: State, objects: ObjectStore, now: datetime
             f"{path}: expected contract {known.name!r}, which was recorded from it, found {contract.name!r}",
             hint=f"Name the file itself to use contract {contract.name!r}.",
         )
+    namesake = state.records.get(("contract", contract.name))
+    if namesake is not None and _kept_elsewhere(namesake, path):
+        if namesake.digest == contract.digest:
+            return namesake
+        raise DefinitionError(
+            f"{path}: another contract is named {contract.name!r}: {namesake.path}",
+            hint="Models are held to a contract by its name; give this one its own.",
+        )
     return Recorded(
         at=now,
         what="contract",
@@ -54,6 +62,10 @@ def contract_record(text: str, state: State, objects: ObjectStore, now: datetime
         object=objects.put(data),
         path=str(path.absolute()),
     )
+
+
+def _kept_elsewhere(record: Recorded, path: Path) -> bool:
+    return record.path is not None and record.path != str(path.absolute()) and Path(record.path).is_file()
 
 
 def unrecorded(record: Recorded, state: State) -> list[LineageEvent]:

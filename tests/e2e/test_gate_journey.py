@@ -149,9 +149,8 @@ def test_a_comment_changes_nothing_and_a_limit_does(certified: Snapline) -> None
         assert step["do"] == "rejudge"
         assert certified.ok("apply")["done"][0]["verdict"] == "CERTIFIED"
         assert gate(certified).code == 0
-    assert gate(certified).code == 3
+    assert gate(certified).code == 0, "the text is back, and the certificate for it still holds"
     assert certified.ok("certify", "delays/1")["measured"] is False
-    assert gate(certified).code == 0
 
 
 def test_promotion_needs_an_open_gate_and_rollback_goes_where_it_was(certified: Snapline) -> None:

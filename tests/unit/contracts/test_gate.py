@@ -243,3 +243,16 @@ def test_a_promotion_does_not_mind_other_models():
     shelf = Shelf(certificate())
     decision = shelf.decide()
     GateOpen(decision).check(replace(shelf.state, models=shelf.state.models.set("other", (MODEL,))))
+
+
+def test_a_certificate_on_other_probes_than_the_contract_s_opens_nothing():
+    easy = under("tiny", probes={"name": "easy", "digest": digest("probes"), "object": digest("object", "2")})
+    decision = Shelf(easy).decide()
+    assert (decision.open, decision.why) == (False, Why.UNKNOWN)
+    assert Shelf(under("tiny"), easy).decide().open
+
+
+def test_a_document_that_is_back_needs_no_new_certificate():
+    loosened = {"name": "tiny", "digest": digest("contract", "e"), "object": digest("object", "1")}
+    assert Shelf(under("tiny"), certificate(REFUTED, contract=loosened)).decide().open
+    assert not Shelf(under("tiny", REFUTED), certificate(contract=loosened)).decide().open

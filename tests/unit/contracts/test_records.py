@@ -149,3 +149,14 @@ def test_probes_are_recorded_once_whatever_their_order(tmp_path, objects):
     assert digest_now(first, objects) == first.digest
     with pytest.raises(DefinitionError, match="probe set name 'no spaces'"):
         record_probes("no spaces", table, ledger, objects, AT)
+
+
+def test_a_namesake_from_another_file_is_refused_and_a_copy_is_not(file, objects, record, state, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text(CONTRACT)
+    assert contract_record(str(other), state, objects, LATER) == record
+    edit(other, 'confidence: "0.95"', 'confidence: "0.9"')
+    with pytest.raises(DefinitionError, match="another contract is named 'tiny'"):
+        contract_record(str(other), state, objects, LATER)
+    file.unlink()
+    assert contract_record(str(other), state, objects, LATER).path == str(other)
