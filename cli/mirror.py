@@ -48,6 +48,7 @@ def mirror(
 def server(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 5000,
     home: HomeOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Serve the MLflow UI over this home on 127.0.0.1, until stopped."""
     from snapline.cli.wiring import Home, environment
@@ -55,7 +56,8 @@ def server(
 
     opened = Home.open(home)
     argv, extra = server_command(opened.tracking_uri, opened.root / "artifacts", "127.0.0.1", port)
-    Output(False).note(f"MLflow on http://127.0.0.1:{port}  (stop with Ctrl-C)")
+    url = f"http://127.0.0.1:{port}"
+    Output(as_json).answer({"url": url}, f"MLflow on {url}  (stop with Ctrl-C)")
     os.execve(argv[0], argv, {**environment(), **extra})
 
 

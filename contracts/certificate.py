@@ -136,7 +136,12 @@ def read(envelope: bytes, trusted: TrustedKeys) -> Certificate:
         statement = json.loads(payload)
         certificate = Certificate.model_validate(statement["predicate"])
         types, subject = (statement["_type"], statement["predicateType"]), statement["subject"]
-    except (ValueError, ValidationError, LookupError, TypeError) as error:
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        message = f"the signed statement is not a kernel certificate: {where}: {problem['msg']}"
+        raise IntegrityError(message, hint=hint) from error
+    except (ValueError, LookupError, TypeError) as error:
         raise IntegrityError(f"the signed statement is not a kernel certificate: {error}", hint=hint) from error
     if types != (STATEMENT_TYPE, PREDICATE_TYPE):
         expected = f"{STATEMENT_TYPE} of {PREDICATE_TYPE}"
