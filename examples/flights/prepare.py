@@ -27,7 +27,7 @@ from chats import render, sample
 INSTANT = pa.timestamp("us", tz="UTC")
 CUT = pa.scalar("2013-07-01T00:00:00Z").cast(INSTANT)
 PROBES = 200
-ANSWER_WORDS = 8  # scoring a beginning of each answer keeps the demo short
+ANSWER_WORDS = 5  # scoring a beginning of each answer keeps the demo short
 PROBE_SEED = 2013
 MINUTE_US = 60_000_000
 DAY_MINUTES = 1440
