@@ -44,8 +44,7 @@ def test_apply_killed_on_the_way(certified: Snapline) -> None:
     kill_and_rerun(certified, ("apply", "delays/1"), KILLED_AT_SECONDS[2::3])
     assert certified("gate", "delays/1").code == 0
     certified.ok("probes", "add", "chats", "--from", original)
-    assert certified("gate", "delays/1").code == 3
-    assert certified("certify", "delays/1").code == 0
+    assert certified("gate", "delays/1").code == 0, "the probes are back, and the certificate on them still holds"
 
 
 def kill_and_rerun(snapline: Snapline, command: tuple[str, ...], moments: tuple[float, ...]) -> None:
