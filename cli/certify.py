@@ -155,6 +155,9 @@ def text(issued: Issued) -> str:
             tokens = " ".join(map(str, witness.tokens))
             lines.append(f"            witness: prompt {witness.prompt}, position {witness.position}, {figures}")
             lines.append(f"            tokens up to there: {tokens}")
+    if certificate.noise_floor:
+        figures = ", ".join(f"{n.replace('_', ' ')} {_short(f)}" for n, f in certificate.noise_floor.items())
+        lines.append(f"  noise floor, the reference alone against itself in a batch: {figures}")
     lines.append(
         f"  {'measured now' if issued.measured else 'judged on stored evidence'}; certificate {issued.envelope}"
     )
