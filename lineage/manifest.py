@@ -7,33 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from snapline.lineage.digest import BulkAlgorithm, file_hex
 from snapline.lineage.errors import IntegrityError
 from snapline.lineage.files import HashedFile, stamp_of
+from snapline.lineage.objects import ObjectStore
 from snapline.lineage.snapshot import Manifest
-from snapline.lineage.sources.parquet import locate
+from snapline.lineage.sources.location import locate
+from snapline.lineage.stat_cache import StatCache
 
-_TEXT, _COUNT = pa.string(), pa.int64()
-_STAMP = pa.struct([(name, _COUNT) for name in ("size_bytes", "mtime_ns", "ctime_ns")] + [("inode", pa.uint64())])
-_SCHEMA = pa.schema(
-    [
-        ("columns", pa.list_(pa.struct([("name", _TEXT), ("type", _TEXT)]))),
-        ("buckets", pa.list_(pa.struct([("label", _TEXT), ("rows", _COUNT), ("hexdigest", _TEXT)]))),
-        ("left_out", pa.list_(pa.struct([("label", _TEXT), ("rows", _COUNT)]))),
-        ("files", pa.list_(pa.struct([("path", _TEXT), ("stamp", _STAMP), ("hexdigest", _TEXT)]))),
-    ]
-)
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILES_RECIPE = "manifest-files-v1"
+_FILES: TypeAdapter[tuple[HashedFile, ...]] = TypeAdapter(tuple[HashedFile, ...])
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return a manifest as Parquet: one row whose lists DuckDB can `unnest`. Equal manifests, equal bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([manifest.model_dump()], schema=_SCHEMA), sink, compression="zstd")
+    pq.write_table(pa.Table.from_pylist([manifest.model_dump()], schema=_schema()), sink, compression="zstd")
     return bytes(sink.getvalue().to_pybytes())
 
 
@@ -43,6 +42,9 @@ def decode_manifest(data: bytes) -> Manifest:
     Raises:
         IntegrityError: The bytes are no manifest.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             (row,) = file.read().to_pylist()
@@ -70,3 +72,35 @@ def changed_files(files: Iterable[HashedFile], source: Path, algorithm: BulkAlgo
         if stamp_of(path) != then[name].stamp and file_hex(path, algorithm) != then[name].hexdigest:
             changed.add(name)
     return tuple(sorted(changed))
+
+
+def files_of(address: str, objects: ObjectStore, cache: StatCache | None) -> tuple[HashedFile, ...]:
+    """Return the source files a manifest object lists; its bytes are verified, and parsed only if the cache forgot.
+
+    Raises:
+        IntegrityError: The object is missing, holds other bytes, or is no manifest.
+    """
+    data, path = objects.read(address), objects.path(address)
+    stamp = stamp_of(path)
+    known = cache.get(path, stamp, FILES_RECIPE) if cache else None
+    if known is not None:
+        return _FILES.validate_json(known)
+    files = decode_manifest(data).files
+    if cache:
+        cache.put(path, stamp, FILES_RECIPE, _FILES.dump_json(files).decode())
+    return files
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    text, count = pa.string(), pa.int64()
+    stamp = pa.struct([(name, count) for name in ("size_bytes", "mtime_ns", "ctime_ns")] + [("inode", pa.uint64())])
+    return pa.schema(
+        [
+            ("columns", pa.list_(pa.struct([("name", text), ("type", text)]))),
+            ("buckets", pa.list_(pa.struct([("label", text), ("rows", count), ("hexdigest", text)]))),
+            ("left_out", pa.list_(pa.struct([("label", text), ("rows", count)]))),
+            ("files", pa.list_(pa.struct([("path", text), ("stamp", stamp), ("hexdigest", text)]))),
+        ]
+    )

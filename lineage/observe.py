@@ -14,7 +14,7 @@ from snapline.lineage import weights
 from snapline.lineage.errors import DefinitionError, IntegrityError, NotFoundError
 from snapline.lineage.events import SourceCompared
 from snapline.lineage.invalidation import Cause, Change
-from snapline.lineage.manifest import changed_files, decode_manifest, encode_manifest
+from snapline.lineage.manifest import changed_files, decode_manifest, encode_manifest, files_of
 from snapline.lineage.model import ModelVersion
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.snapshot import Comparison, Manifest, Snapshot
@@ -155,17 +155,17 @@ def _held_against_source(
     snapshot: Snapshot, state: State, lens: Lens, depth: Depth, policy: RefreshPolicy
 ) -> tuple[list[Cause], SourceCompared | None]:
     subject = f"snapshot {snapshot.series.name}@{snapshot.id[:12]}"
-    manifest = decode_manifest(lens.objects.read(snapshot.manifest))
     if depth.full:
-        return _compare(snapshot, manifest, lens, policy, subject)
-    moved = changed_files(manifest.files, Path(snapshot.series.source), lens.objects.algorithm)
+        return _compare(snapshot, lens, policy, subject)
+    files = files_of(snapshot.manifest, lens.objects, lens.cache)
+    moved = changed_files(files, Path(snapshot.series.source), lens.objects.algorithm)
     if not moved:
         return [], None
     known = _earlier_comparison(snapshot, state, lens)
     if known is not None:
         return _differences(snapshot, known, policy, subject), None
     if depth.rows:
-        return _compare(snapshot, manifest, lens, policy, subject)
+        return _compare(snapshot, lens, policy, subject)
     message = "its bytes changed since the cut and its rows were not compared since; run snapline verify"
     return [Cause(Change.SOURCE_UNREAD, subject, message, moved)], None
 
@@ -174,15 +174,16 @@ def _earlier_comparison(snapshot: Snapshot, state: State, lens: Lens) -> Compari
     earlier = state.comparisons.get(snapshot.id)
     if earlier is None:
         return None
-    files = decode_manifest(lens.objects.read(earlier.files)).files
+    files = files_of(earlier.files, lens.objects, lens.cache)
     return None if changed_files(files, Path(snapshot.series.source), lens.objects.algorithm) else earlier.comparison
 
 
 def _compare(
-    snapshot: Snapshot, manifest: Manifest, lens: Lens, policy: RefreshPolicy, subject: str
+    snapshot: Snapshot, lens: Lens, policy: RefreshPolicy, subject: str
 ) -> tuple[list[Cause], SourceCompared | None]:
     from snapline.lineage import take  # parses rows, which a gate never does, so it never pays for the import
 
+    manifest = decode_manifest(lens.objects.read(snapshot.manifest))
     comparison, files = take.compare(snapshot, manifest, lens.objects.algorithm)
     read = Manifest(columns=(), buckets=(), files=files)
     if not comparison.restated and read.bytes_read == manifest.bytes_read:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -23,6 +25,28 @@ def test_a_clear_yes_opens_and_is_pinned(certified: Snapline) -> None:
     assert (answer.json["open"], answer.json["version"], answer.json["reasons"]) == (True, 1, [])
     for spelling in ("delays/1", "delays@champion", "models:/delays/1", "models:/delays@champion"):
         assert certified("gate", spelling).code == 0
+
+
+def test_a_warm_gate_imports_nothing_heavy(certified: Snapline) -> None:
+    code = """
+import sys
+from snapline.cli.app import main
+sys.argv = ["snapline", "gate", "delays/1", "--json"]
+try:
+    main()
+finally:
+    print(*[name for name in HEAVY if name in sys.modules], file=sys.stderr)
+""".replace("HEAVY", repr(("torch", "mlflow", "vllm", "duckdb", "transformers", "pandas", "pyarrow", "numpy", "scipy")))
+    assert gate(certified).code == 0
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=certified.folder,
+        env=dict(certified.environment),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.strip() == ""
 
 
 @pytest.mark.parametrize("full", [(), ("--full",)])

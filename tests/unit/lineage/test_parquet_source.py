@@ -12,7 +12,8 @@ import pytest
 
 from snapline.lineage.digest import BulkAlgorithm, file_hex
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
-from snapline.lineage.sources.parquet import ParquetSource, locate
+from snapline.lineage.sources.location import locate
+from snapline.lineage.sources.parquet import ParquetSource
 from snapline.lineage.sources.protocol import Reading, Source
 
 BLAKE3 = BulkAlgorithm.BLAKE3
