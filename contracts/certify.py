@@ -37,7 +37,7 @@ from snapline.contracts.lint import require_attainable
 from snapline.contracts.measure import Procedure, measure, require_as_asked
 from snapline.contracts.probe import ANSWERS, PROMPTS, probes_from_parquet
 from snapline.contracts.provenance import Provenance, provenance_of
-from snapline.contracts.records import digest_now, read_contract, unrecorded
+from snapline.contracts.records import digest_now, read_contract
 from snapline.contracts.slices import members
 from snapline.contracts.targets import DISTRIBUTIONS, Target, TargetIdentity, identify, objections
 from snapline.contracts.verdict import combine
@@ -47,7 +47,7 @@ from snapline.lineage.invalidation import Change
 from snapline.lineage.ledger import Ledger
 from snapline.lineage.model import ModelVersion
 from snapline.lineage.signing import SigningKey
-from snapline.lineage.state import State
+from snapline.lineage.state import State, unrecorded
 
 Progress = Callable[[str, int, int], None]
 

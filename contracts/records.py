@@ -68,13 +68,6 @@ def _kept_elsewhere(record: Recorded, path: Path) -> bool:
     return record.path is not None and record.path != str(path.absolute()) and Path(record.path).is_file()
 
 
-def unrecorded(record: Recorded, state: State) -> list[LineageEvent]:
-    """Return the record as the event that is missing from the ledger; nothing when it is there already."""
-    known = state.records.get((record.what, record.name))
-    same = known is not None and known.model_copy(update={"at": record.at}) == record
-    return [] if same else [record]
-
-
 def record_probes(name: str, table: pa.Table, ledger: Ledger, objects: ObjectStore, now: datetime) -> Recorded:
     """Record a checked probe table and return its record; the same content twice records nothing new.
 

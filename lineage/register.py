@@ -14,7 +14,7 @@ from snapline.lineage.ledger import Ledger
 from snapline.lineage.model import EdgeKind, ModelVersion, Parent, VersionKey, Weights, parse_reference
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.stat_cache import StatCache
-from snapline.lineage.state import State
+from snapline.lineage.state import State, unrecorded
 from snapline.lineage.weights import Report, encode_manifest, measure_weights
 
 
@@ -70,8 +70,8 @@ def register(registration: Registration, ledger: Ledger, now: datetime) -> Model
         model = _version(registration, state)
         events: list[LineageEvent] = []
         contract = registration.contract
-        if contract is not None and not _recorded(contract, state):
-            events.append(contract)
+        if contract is not None:
+            events += unrecorded(contract, state)
         known = _known(model, state)
         keys.append((known or model).key)
         if known is None:
@@ -84,11 +84,6 @@ def register(registration: Registration, ledger: Ledger, now: datetime) -> Model
     # Not looked up by its origin: a reference such as a bare name may mean another version once this one is there.
     key = keys[-1]
     return state.models[key.name][key.version - 1]
-
-
-def _recorded(record: Recorded, state: State) -> bool:
-    known = state.records.get((record.what, record.name))
-    return known is not None and (known.digest, known.object, known.path) == (record.digest, record.object, record.path)
 
 
 def _known(model: ModelVersion, state: State) -> ModelVersion | None:

@@ -144,6 +144,13 @@ def fold(events: Iterable[LineageEvent], start: State | None = None) -> State:
     return state
 
 
+def unrecorded(record: Recorded, state: State) -> list[LineageEvent]:
+    """Return the record as the event that is missing from the ledger; nothing when it is there already."""
+    known = state.records.get((record.what, record.name))
+    same = known is not None and known.model_copy(update={"at": record.at}) == record
+    return [] if same else [record]
+
+
 def _push(index: Map[Any, tuple[Any, ...]], key: object, item: object) -> Map[Any, tuple[Any, ...]]:
     return index.set(key, (*index.get(key, ()), item))
 

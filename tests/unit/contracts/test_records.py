@@ -12,7 +12,6 @@ from snapline.contracts.records import (
     parse_contract,
     read_contract,
     record_probes,
-    unrecorded,
     with_files_as_they_are,
 )
 from snapline.lineage.cut import parse_instant
@@ -21,7 +20,7 @@ from snapline.lineage.errors import DefinitionError, NotFoundError
 from snapline.lineage.ledger import Ledger
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.signing import SigningKey, TrustedKeys
-from snapline.lineage.state import State, fold
+from snapline.lineage.state import State, fold, unrecorded
 from snapline.lineage.stores.memory import MemoryStore
 
 LATER = parse_instant("2027-01-01")
