@@ -99,7 +99,8 @@ def record_of(home: Home, state: State, model: ModelVersion) -> MirrorRecord:
     from snapline.lineage.registries.protocol import MirrorRecord, ProbeSet
 
     objects = home.objects(state.algorithm)
-    shown = _certificate_to_show(home, state, model)
+    newest = _certificates(home, state, model)
+    shown = newest[0] if newest else None
     envelope = objects.read(shown[0].envelope) if shown else b""
     snapshots = tuple(state.snapshots[identifier] for identifier in model.snapshots)
     told = report.Report(
@@ -110,6 +111,7 @@ def record_of(home: Home, state: State, model: ModelVersion) -> MirrorRecord:
         view=model.view_name,
         view_digest=model.view,
         parents=tuple(f"{parent.kind.value} {parent.model}" for parent in model.parents),
+        others=tuple(_in_brief(certificate) for _, certificate in newest[1:]),
         measurement=_measurement(envelope, *shown) if shown else None,
     )
     artifacts = {"report.md": report.render_markdown(told).encode(), "report.html": render_html(told).encode()}
@@ -126,15 +128,27 @@ def record_of(home: Home, state: State, model: ModelVersion) -> MirrorRecord:
     )
 
 
-def _certificate_to_show(home: Home, state: State, model: ModelVersion) -> tuple[Attested, Certificate] | None:
-    """Return the newest certificate that holds under the version's own contract, or under any when it has none."""
+def _certificates(home: Home, state: State, model: ModelVersion) -> list[tuple[Attested, Certificate]]:
+    """Return the newest certificate for each contract and thing that served, the one to show first.
+
+    That is the newest of all under the version's own contract, or under any when it has none.
+    """
     from snapline.contracts.gate import contracts_that_count, readable
     from snapline.contracts.inspection import Inspector
     from snapline.lineage.observe import Depth
 
     known, _ = readable(model, state, Inspector(state, home.lens(state), home.trusted, Depth()).read)
+    newest = {(c.contract.name, c.target_identity.digest): (a, c) for a, c in known}
     counting = contracts_that_count(model, known)
-    return next((pair for pair in reversed(known) if pair[1].contract.name in counting), None)
+    order = sorted(
+        newest.values(), key=lambda pair: (pair[1].contract.name in counting, pair[1].issued_at), reverse=True
+    )
+    return order if order and order[0][1].contract.name in counting else []
+
+
+def _in_brief(certificate: Certificate) -> str:
+    served = f"{certificate.serving.engine} {certificate.serving.version} {certificate.serving.dtype}"
+    return f"{certificate.verdict} under {certificate.contract.name} for {certificate.target}, served by {served}"
 
 
 def _measurement(envelope: bytes, attested: Attested, certificate: Certificate) -> Measurement:

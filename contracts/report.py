@@ -59,6 +59,7 @@ class Report:
         model: The version, written `name/3`.
         view: Name of the view it materializes, and `view_digest` its digest; None for an external model.
         parents: Edges to other versions, one line each.
+        others: The newest certificate for every other contract and thing that served, one line each.
     """
 
     model: str
@@ -68,6 +69,7 @@ class Report:
     view: str | None = None
     view_digest: str | None = None
     parents: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     measurement: Measurement | None = None
 
     @property
@@ -125,6 +127,8 @@ def render_description(report: Report) -> str:
             rows.append(row)
         parts += [f"Contract {_text(report.measurement.contract)} for {_text(report.measurement.target)}"]
         parts += ["\n".join(rows)]
+    if report.others:
+        parts.append("Other certificates: " + _text("; ".join(report.others)))
     parts.append("See report.html among the artifacts of the source model.")
     return "\n\n".join(parts)[:4_499] + "\n"
 
@@ -195,11 +199,12 @@ def witness_line(witness: Witness) -> str:
 
 
 def model_facts(report: Report) -> list[tuple[str, str]]:
-    """Return a version's snapshots, weights, view and parents, as name and value."""
+    """Return a version's snapshots, weights, view, parents and other certificates, as name and value."""
     facts = [(f"Snapshot {found.series.name}", _snapshot_line(found)) for found in report.snapshots]
     facts += [("Weights", report.weights_digest), ("Weights path", report.weights_path)]
     facts += [("View", f"{report.view} {report.view_digest}")] if report.view else []
-    return facts + [("Parent", parent) for parent in report.parents]
+    facts += [("Parent", parent) for parent in report.parents]
+    return facts + [("Other certificate", other) for other in report.others]
 
 
 def certificate_facts(measured: Measurement) -> list[tuple[str, str]]:

@@ -146,6 +146,8 @@ def everything_back() -> None:
     console.rule("(e) Everything put back")
     (HOME / "targets.yaml").write_text(GOOD_TARGET)
     run("gate", MODEL, "--for", "production")
+    console.print("\nIssued anew from the evidence there is, so that the newest certificate speaks of what serves now:")
+    run("certify", MODEL)
 
 
 def command(*arguments: str | Path) -> list[str]:

@@ -248,3 +248,11 @@ def test_everything_fits_a_registry(count: int) -> None:
     if count == 2_000:
         assert "1800 more findings" in artifacts["report.html"].decode()
         assert "more in report.html" in record.description
+
+
+def test_every_form_names_the_other_certificates() -> None:
+    other = "REFUTED under chat-fp8 for production, served by vllm 0.32.0 bfloat16"
+    told = replace(report(finding(Verdict.CERTIFIED)), others=(other,))
+    assert headline(told).startswith("CERTIFIED")
+    for form in (render_description(told), render_markdown(told), render_html(told)):
+        assert "REFUTED under chat" in form
