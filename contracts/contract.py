@@ -72,14 +72,14 @@ class Serving(Value):
     """What may serve.
 
     Attributes:
-        version: A PEP 440 version range.
+        version: A PEP 440 version range; without one, any version may serve.
         dtype: One or several; each target is still measured and certified on its own.
         quantization: None allows only a target without one.
         kv_cache_dtype: `auto` is the engine's own default.
     """
 
     engine: Text
-    version: Annotated[str, AfterValidator(_canonical_specifiers)]
+    version: Annotated[str, AfterValidator(_canonical_specifiers)] = ""
     dtype: Annotated[
         tuple[Text, ...], BeforeValidator(_one_or_several), Field(min_length=1), AfterValidator(_sorted_once)
     ]
@@ -106,6 +106,8 @@ class Serving(Value):
         return tuple(objections)
 
     def _allows_version(self, version: str) -> bool:
+        if not self.version:
+            return True
         try:
             return SpecifierSet(self.version).contains(Version(version), prereleases=True)
         except InvalidVersion:

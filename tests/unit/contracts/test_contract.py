@@ -173,5 +173,13 @@ def test_a_target_outside_the_constraint_is_told_why(contract, field, value):
     assert objection.endswith(f"the target has {value}")
 
 
+def test_without_a_version_range_any_version_may_serve(contract):
+    serving = contract(('version: ">=0.30,<0.34", ', "")).serving
+    for version in ("0.1", "9", "a working copy"):
+        assert not serving.objections(
+            engine="vllm", version=version, dtype="bfloat16", quantization=None, kv_cache_dtype=None
+        )
+
+
 def test_editors_can_have_a_json_schema():
     assert set(KernelContract.model_json_schema()["required"]) >= {"name", "probes", "serving", "confidence"}
