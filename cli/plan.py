@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from snapline.lineage.model import ModelVersion
     from snapline.lineage.series import CutOptions
 
+DETAILS_SHOWN = 20
 OnlyArgument = Annotated[str | None, typer.Argument(help="Only this model; default every live version.")]
 
 
@@ -151,14 +152,22 @@ def _cause(cause: Cause) -> dict[str, Any]:
 
 def text(plan: ModelPlan) -> str:
     """Return a plan as a tree of causes, then what to do about them."""
+    branches = [(f"{cause.subject}: {cause.message}", _shown(cause.details)) for cause in plan.causes]
+    branches += [(f"do: {_step(step)}", []) for step in plan.steps]
+    branches += [(f"left to you: {cause.subject}: {cause.change.value}", []) for cause in plan.by_hand]
+    if not plan.steps and not plan.by_hand:
+        branches.append(("nothing to do", []))
     lines = [str(plan.model.key)]
-    for cause in plan.causes:
-        lines.append(f"├─ {cause.subject}: {cause.message}")
-        lines += [f"│  ├─ {detail}" for detail in cause.details[:20]]
-        lines += [f"│  └─ and {len(cause.details) - 20} more"] if len(cause.details) > 20 else []
-    lines += [f"└─ do: {_step(step)}" for step in plan.steps]
-    lines += [f"└─ left to you: {cause.subject}: {cause.change.value}" for cause in plan.by_hand]
-    return "\n".join(lines if plan.steps or plan.by_hand else [*lines, "└─ nothing to do"])
+    for place, (branch, leaves) in enumerate(branches, start=1):
+        last = place == len(branches)
+        lines.append(f"{'└─' if last else '├─'} {branch}")
+        lines += [f"{'   ' if last else '│  '}{'└─' if leaf is leaves[-1] else '├─'} {leaf}" for leaf in leaves]
+    return "\n".join(lines)
+
+
+def _shown(details: Sequence[str]) -> list[str]:
+    more = len(details) - DETAILS_SHOWN
+    return [*details[:DETAILS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _step(step: Step) -> str:
