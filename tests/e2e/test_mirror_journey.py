@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,37 @@ def test_a_mirror_that_fails_is_a_warning_and_catches_up(
     assert found["model_versions"][0]["version"] == "2"
     assert tags["snapline.version"] == "base/2"
     assert tags["snapline.verdict"] == "UNDECIDED"
+
+
+HIDE_MLFLOW = """
+from importlib.machinery import PathFinder
+
+find_spec = PathFinder.find_spec
+
+
+def without_mlflow(name, path=None, target=None):
+    return None if name.partition(".")[0] == "mlflow" else find_spec(name, path, target)
+
+
+PathFinder.find_spec = without_mlflow
+"""
+
+
+def test_without_mlflow_everything_is_recorded_and_nothing_is_mirrored(
+    snapline: Snapline, weights: Callable[[str, int], Path]
+) -> None:
+    (snapline.folder / "sitecustomize.py").write_text(HIDE_MLFLOW)
+    path = f"{snapline.folder}{os.pathsep}{snapline.environment['PYTHONPATH']}"
+    without = replace(snapline, environment={**snapline.environment, "PYTHONPATH": path})
+    without.ok("init")
+    answer = without("register", "base", "--weights", weights("a", 1), "--json")
+    assert (answer.code, answer.json["version"]) == (0, 1)
+    assert "MLflow is not installed" in answer.err
+    assert without("mirror", "--rebuild").code == 4
+    assert without("server").code == 4
+    assert without("verify", "base").code == 0
+    assert not (snapline.home / "mlflow.db").exists()
+    assert snapline.ok("mirror", "--rebuild") == {"versions": 1, "aliases": 0}
 
 
 @contextmanager
