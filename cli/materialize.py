@@ -44,6 +44,7 @@ def materialize(
 
 def run(home: Home, output: Output, view: str, cut: CutOptions, contract: str | None) -> ModelVersion:
     """Materialize a view in a home; what `materialize` and `apply` share."""
+    from snapline.cli.erase import close_erasures
     from snapline.cli.wiring import environment
     from snapline.contracts.records import contract_record
     from snapline.lineage.materialize import Tools, Workshop
@@ -54,4 +55,6 @@ def run(home: Home, output: Output, view: str, cut: CutOptions, contract: str | 
     record = contract_record(contract, state, lens.objects, lens.now) if contract else None
     with output.progress(f"materialize {view}") as on_progress:
         workshop = Workshop(home.root, sys.executable, environment(), output.note, on_progress)
-        return make(view, cut, record, home.ledger, workshop, Tools(lens.objects, lens.cache, lens.now))
+        model = make(view, cut, record, home.ledger, workshop, Tools(lens.objects, lens.cache, lens.now))
+    close_erasures(home, output)
+    return model

@@ -31,14 +31,14 @@ def add(
     from snapline.contracts.probe import check_probes, read_probes
     from snapline.contracts.records import record_probes
     from snapline.lineage.errors import DefinitionError
-    from snapline.lineage.series import select
+    from snapline.lineage.series import Desk, select
 
     opened = Home.open(home)
     state = opened.state()
-    objects = opened.objects(state.algorithm)
+    desk = Desk(opened.objects(state.algorithm), now())
     if (file is None) == (query is None):
         raise DefinitionError("expected one of --from and --query", hint="Give exactly one.")
-    table = read_probes(file) if file else check_probes(select(query or "", state, objects), source="the query")
-    record = record_probes(name, table, opened.ledger, objects, now())
+    table = read_probes(file) if file else check_probes(select(query or "", state, desk), source="the query")
+    record = record_probes(name, table, opened.ledger, desk.objects, desk.now)
     document = {"name": name, "digest": record.digest, "prompts": record.count}
     Output(as_json).answer(document, f"probes {name}: {record.count} prompts\n{record.digest}")

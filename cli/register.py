@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from snapline.cli.link import EdgeOption, edge_documents, edge_lines
 from snapline.cli.options import HomeOption, JsonOption
 from snapline.cli.output import Output
 
@@ -21,6 +22,7 @@ def register(
     view: Annotated[str | None, typer.Option(help="The view they materialize.")] = None,
     snapshot: Annotated[list[str] | None, typer.Option(help="A snapshot they were made from; may repeat.")] = None,
     parent: Annotated[list[str] | None, typer.Option(help="The version they were fine-tuned from.")] = None,
+    edge: EdgeOption = None,
     contract: Annotated[
         str | None, typer.Option(help="Contract the gate will require: a file or a recorded name.")
     ] = None,
@@ -32,6 +34,7 @@ def register(
     as_json: JsonOption = False,
 ) -> None:
     """Record a model version: weights, and the view and snapshots they were made from."""
+    from snapline.cli.erase import close_erasures
     from snapline.cli.mirror import mirror_version
     from snapline.cli.wiring import Home, now
     from snapline.contracts.records import contract_record
@@ -44,8 +47,9 @@ def register(
     record = contract_record(contract, state, lens.objects, lens.now) if contract else None
     with output.progress(f"register {name}") as on_progress:
         measured = measure(weights, lens.objects, lens.cache, allow_pickle, on_progress)
-    origin = Origin(view, tuple(snapshot or ()), tuple(parent or ()))
+    origin = Origin(view, tuple(snapshot or ()), tuple(parent or ()), edges=tuple(edge or ()))
     model = record_version(Registration(name, measured, origin, record), opened.ledger, now())
+    close_erasures(opened, output)
     mirror_version(opened, output, model.key)
     output.answer(*describe(model, opened.state()))
 
@@ -61,6 +65,7 @@ def describe(model: ModelVersion, state: State) -> tuple[dict[str, Any], str]:
         "view": model.view_name,
         "view_digest": model.view,
         "parents": [str(parent.model) for parent in model.parents],
+        "edges": edge_documents(model.uses, model.parents),
         "contract": model.contract,
         "weights": model.weights.path,
     }
@@ -69,6 +74,6 @@ def describe(model: ModelVersion, state: State) -> tuple[dict[str, Any], str]:
         f"  made from {s.series.name}@{s.id[:12]}, {s.rows} rows, [{s.cut.since.date()}, {s.cut.until.date()})"
         for s in snapshots
     ]
-    lines += [f"  {parent.kind.value.replace('_', ' ')} {parent.model}" for parent in model.parents]
+    lines += edge_lines(model.uses, model.parents, state)
     lines += ["  no cut: an external base model; its gate stays shut"] if not snapshots else []
     return document, "\n".join(lines)

@@ -23,8 +23,9 @@ def verify(
 ) -> None:
     """Re-read every byte: sources, weights, records, certificates and the whole chain.
 
-    Exit 0 when everything bound matches, 1 when source rows differ, 4 when something is gone, 5 when weights, evidence,
-    envelope or chain differ. What it read of a source is recorded, so the gate need not read it again.
+    Exit 0 when everything bound matches, 1 when source rows differ, 4 when something is gone or keeps changing, 5 when
+    weights, evidence, envelope or chain differ. What it read of a source is recorded, so the gate need not read it
+    again.
     """
     from snapline.cli.wiring import Home
     from snapline.contracts.gate import readable
@@ -63,6 +64,9 @@ def _code(cause: Cause) -> Exit | None:
 
     meanings = {
         Change.RESTATED: Exit.NO,
+        Change.MEMBERS_DELETED: Exit.NO,
+        Change.SOURCE_UNREAD: Exit.NOT_THERE,
+        Change.COMMIT_GONE: Exit.NO,
         Change.SOURCE_GONE: Exit.NOT_THERE,
         Change.WEIGHTS_GONE: Exit.NOT_THERE,
         Change.WEIGHTS_CHANGED: Exit.DO_NOT_TRUST,

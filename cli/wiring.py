@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -177,7 +178,7 @@ def initialise(root: Path, algorithm: BulkAlgorithm, ledger_url: str) -> bool:
     temporary.write_text(json.dumps(settings, indent=2) + "\n")
     temporary.replace(path)
     try:
-        first = Initialized(at=now(), algorithm=algorithm)
+        first = Initialized(at=now(), algorithm=algorithm, salt=secrets.token_hex(32))
         Home(root).ledger.commit(lambda _state: [first], expected_head=GENESIS)
     except ConflictError:
         return False

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from snapline.contracts.certificate import PREDICATE_TYPE, Certificate
 from snapline.contracts.targets import TargetIdentity
 from snapline.contracts.verdict import Verdict
+from snapline.lineage.affected import pending
 from snapline.lineage.errors import ConflictError, IntegrityError, RequirementError
 from snapline.lineage.events import Attested
 from snapline.lineage.invalidation import Cause, Change, Why, effect
@@ -144,6 +145,9 @@ def basis_of(model: ModelVersion, state: State) -> tuple[object, ...]:
         state.attestations.get(model.key),
         state.views.get(model.view_name) if model.view_name else None,
         tuple(state.comparisons.get(identifier) for identifier in model.snapshots),
+        state.leakage.get(model.key),
+        state.retired.get(model.key),
+        pending(state, model.key),
         state.records,
     )
 

@@ -63,13 +63,16 @@ class ModelPlan:
 
 
 def live(state: State) -> tuple[ModelVersion, ...]:
-    """Return the versions a plan looks at: the newest of each name, and whichever hold an alias; base models not."""
+    """Return the versions a plan looks at: the newest of each name, and whichever hold an alias.
+
+    Base models and retired versions are not among them: nothing can be computed for those again.
+    """
     chosen = {versions[-1].key: versions[-1] for versions in state.models.values()}
     for stack in state.holders.values():
         if stack:
             key = stack[-1].model
             chosen[key] = state.models[key.name][key.version - 1]
-    return tuple(chosen[key] for key in sorted(chosen, key=str) if chosen[key].snapshots)
+    return tuple(chosen[key] for key in sorted(chosen, key=str) if chosen[key].snapshots and key not in state.retired)
 
 
 def plan_model(model: ModelVersion, targets: Sequence[TargetNow], inspector: Inspector) -> ModelPlan:

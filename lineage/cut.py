@@ -72,6 +72,13 @@ def bucket_label(start: datetime, bucket: Bucket) -> str:
     return start.strftime("%Y-%m-%dT%H:%MZ") if bucket is Bucket.HOUR else start.date().isoformat()
 
 
+def bucket_end(label: str, bucket: Bucket) -> datetime:
+    """Return the first instant after the bucket that `bucket_label` named."""
+    start = parse_instant(label)
+    longest = {Bucket.HOUR: 1 / 24, Bucket.DAY: 1, Bucket.WEEK: 7, Bucket.MONTH: 31, Bucket.YEAR: 366}[bucket]
+    return bucket_start(start + timedelta(days=longest), bucket)
+
+
 def bucket_start(instant: datetime, bucket: Bucket) -> datetime:
     """Return the first instant of the bucket that holds `instant`."""
     day = datetime.combine(instant.date(), datetime.min.time(), UTC)

@@ -11,6 +11,7 @@ from snapline.lineage.events import LineageEvent, ViewDefined
 from snapline.lineage.ledger import Ledger
 from snapline.lineage.model import parse_reference
 from snapline.lineage.objects import ObjectStore
+from snapline.lineage.sources.opening import open_source
 from snapline.lineage.state import State
 from snapline.lineage.trainer import store_code
 from snapline.lineage.view import View, ViewDefinition
@@ -48,7 +49,14 @@ def check_references(definition: ViewDefinition, state: State, name: str) -> Non
                 hint="Take it first: snapline snapshot take.",
             )
     if definition.refresh.max_lag is not None:
-        raise DefinitionError(
-            f"{name}: refresh.max_lag: counts source commits, and Parquet files have none",
-            hint="Use max_age or max_delta_rows.",
-        )
+        _refuse_sources_without_history(definition, state, name)
+
+
+def _refuse_sources_without_history(definition: ViewDefinition, state: State, name: str) -> None:
+    for series in dict.fromkeys(definition.inputs.values()):
+        source = state.snapshots[state.series[series][-1]].series.source
+        if not open_source(source, state.algorithm).travels:
+            raise DefinitionError(
+                f"{name}: refresh.max_lag: counts source commits, and {source} keeps none",
+                hint="Use max_age or max_delta_rows.",
+            )

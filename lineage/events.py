@@ -13,17 +13,21 @@ from pydantic import Field, TypeAdapter
 from snapline.lineage.cut import Instant
 from snapline.lineage.digest import BulkAlgorithm, Digest, canonical_json
 from snapline.lineage.documents import Value
-from snapline.lineage.model import ModelVersion, VersionKey
+from snapline.lineage.model import ModelVersion, Parent, Use, VersionKey
 from snapline.lineage.snapshot import Comparison, Name, Snapshot
 from snapline.lineage.view import View
 
 
 class Initialized(Value):
-    """A home was made; its bulk hash is fixed from here on."""
+    """A home was made; its bulk hash is fixed from here on.
+
+    `salt` keys the hashes of rows in membership indices and tombstones, so that those of two homes cannot be joined.
+    """
 
     kind: Literal["initialized"] = "initialized"
     at: Instant
     algorithm: BulkAlgorithm
+    salt: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class SnapshotTaken(Value):
@@ -130,6 +134,93 @@ class Promoted(Value):
     rollback: bool = False
 
 
+class Linked(Value):
+    """A version got more edges: snapshots it was evaluated or calibrated on, or versions it came from."""
+
+    kind: Literal["linked"] = "linked"
+    at: Instant
+    model: VersionKey
+    uses: tuple[Use, ...] = ()
+    parents: tuple[Parent, ...] = ()
+
+
+class RuleFinding(Value):
+    """How many rows break a rule."""
+
+    rule: str
+    rows: int
+
+
+class LeakageChecked(Value):
+    """A version's training and evaluation rows were held against leakage rules.
+
+    Attributes:
+        name: Name of the rules document; a later check under the same name takes this one's place.
+        rules: Address of the rules document's bytes.
+        rows: Address of a Parquet object with the offending rows.
+        findings: Every rule that was checked, with how many rows break it.
+        notes: What could not be checked, and why; then remarks.
+    """
+
+    kind: Literal["leakage-checked"] = "leakage-checked"
+    at: Instant
+    model: VersionKey
+    name: Name
+    rules: Digest
+    rows: Digest
+    findings: tuple[RuleFinding, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def leaked(self) -> bool:
+        """Whether any row breaks a rule."""
+        return any(finding.rows for finding in self.findings)
+
+
+class Erased(Value):
+    """Somebody asked for rows to be erased: their keys may be in no new snapshot, and in no served model.
+
+    Attributes:
+        erasure: Identity of the request, 64 hex digits.
+        series: The series the keys are of.
+        tombstones: Address of the tombstone set: keyed hashes of the keys.
+        keys: How many keys were asked for.
+        absent: How many of them are in no snapshot of those series.
+        snapshots: Ids of the snapshots whose rows may include one; never too few.
+        plain: Address of the keys in plain text; None unless the request said to keep them.
+        reason: Why, in the words of the request.
+    """
+
+    kind: Literal["erased"] = "erased"
+    at: Instant
+    erasure: str
+    series: tuple[Name, ...]
+    tombstones: Digest
+    keys: int
+    absent: int
+    snapshots: tuple[str, ...]
+    plain: Digest | None = None
+    reason: str | None = None
+
+
+class Retired(Value):
+    """A version must not be served again."""
+
+    kind: Literal["retired"] = "retired"
+    at: Instant
+    model: VersionKey
+    reason: str | None = None
+
+
+class ErasureClosed(Value):
+    """Every affected version was retrained without the rows or retired; `certificate` is the signed statement."""
+
+    kind: Literal["erasure-closed"] = "erasure-closed"
+    at: Instant
+    erasure: str
+    certificate: Digest
+
+
 LineageEvent = Annotated[
     Initialized
     | SnapshotTaken
@@ -139,7 +230,12 @@ LineageEvent = Annotated[
     | ContractBound
     | Recorded
     | Attested
-    | Promoted,
+    | Promoted
+    | Linked
+    | LeakageChecked
+    | Erased
+    | Retired
+    | ErasureClosed,
     Field(discriminator="kind"),
 ]
 

@@ -33,6 +33,20 @@ class HashedFile(Value):
     hexdigest: str
 
 
+class SourceFile(HashedFile):
+    """A file of a source, and which buckets of a snapshot it has rows of.
+
+    Attributes:
+        first: Label of the earliest bucket inside the window that the file has rows in; None when it has none.
+        last: Label of the latest.
+        later: How many of its rows lie at or after the window's end.
+    """
+
+    first: str | None = None
+    last: str | None = None
+    later: int = 0
+
+
 def stamp_of(path: Path) -> FileStamp:
     """Return the stamp of a regular file.
 

@@ -4,45 +4,62 @@
                       written after its own length, and H the bulk hash
     snapshot digest = Merkle root over (the columns, then each bucket's label, row count and digest, in time order)
 
-Columns go in name order. Rows go in key order inside their bucket; rows that share a key go in the order of their own
-encoding. So the digest depends on the multiset of rows alone: not on their order, but on how often each occurs. The
-encoding of a column is described in `snapline.lineage.encoding`.
+Columns go in name order. Rows go in the order of `snapline.lineage.ordering`: by key inside their bucket, those that
+share a key by their own encoding. So the digest depends on the multiset of rows alone: not on their order, but on how
+often each occurs. The encoding of a column is described in `snapline.lineage.encoding`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from functools import cached_property
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
 from snapline.lineage.cut import Bucket, bucket_label
 from snapline.lineage.digest import BulkAlgorithm, canonical_json, hasher, merkle_root, named
-from snapline.lineage.encoding import TICKS_PER_SECOND, Encoded, columns_of, encode, plain, storage
+from snapline.lineage.encoding import TICKS_PER_SECOND, columns_of, decoded
 from snapline.lineage.errors import DefinitionError
+from snapline.lineage.ordering import Arranged, Piece, arrange, in_turn, joined, pieces, refuse_unsortable
 from snapline.lineage.snapshot import BucketDigest, Column
 
-RECIPE = "rows-v1"
+RECIPE = "rows-v2"
+_JOINED_BYTES = 4 << 20  # up to here, parts hash faster joined, for hashing many small ones costs more than a copy
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _DAY_SECONDS = 86_400
 _FIRST_MONDAY = 4  # 1970-01-05, in days since the epoch
+_UNITS = {Bucket.MONTH: "datetime64[M]", Bucket.YEAR: "datetime64[Y]"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """What was found in a table; `table` has its rows in the order they were hashed."""
+    """What was found in a table.
+
+    Attributes:
+        columns: Its logical columns, in name order.
+        buckets: The digest of each bucket, in time order.
+        digest: The digest of all of it.
+        rows: The rows as they came.
+        order: Where each row of the hashed order is among `rows`; None when they came in that order.
+    """
 
     columns: tuple[Column, ...]
     buckets: tuple[BucketDigest, ...]
     digest: str
-    table: pa.Table
+    rows: pa.Table
+    order: NDArray[np.int64] | None
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The rows in the order they were hashed; gathered when first asked for."""
+        return self.rows if self.order is None else joined(self.rows).take(pa.array(self.order))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +83,36 @@ class Instants:
 
     def bucket_starts(self, bucket: Bucket) -> NDArray[np.int64]:
         """Return the first second of each row's bucket, in seconds since the epoch."""
-        seconds = np.floor_divide(self.ticks, self.per_second)
+        return first_seconds(self.bucket_numbers(bucket), bucket)
+
+    def bucket_numbers(self, bucket: Bucket) -> NDArray[np.int64]:
+        """Return each row's bucket, counted in time order: `first_seconds` says when it starts."""
+        if bucket is Bucket.HOUR:
+            return np.floor_divide(self.ticks, 3600 * self.per_second)
+        days = np.floor_divide(self.ticks, _DAY_SECONDS * self.per_second)
         match bucket:
-            case Bucket.HOUR:
-                return seconds // 3600 * 3600
             case Bucket.DAY:
-                return seconds // _DAY_SECONDS * _DAY_SECONDS
+                return days
             case Bucket.WEEK:
-                days = seconds // _DAY_SECONDS
-                return ((days - _FIRST_MONDAY) // 7 * 7 + _FIRST_MONDAY) * _DAY_SECONDS
-        unit = "M" if bucket is Bucket.MONTH else "Y"
-        return seconds.astype("datetime64[s]").astype(f"datetime64[{unit}]").astype("datetime64[s]").astype(np.int64)
+                return (days - _FIRST_MONDAY) // 7
+        unit = _UNITS[bucket]
+        first, last = (int(days.min()), int(days.max())) if len(days) else (0, 0)
+        few = last - first < len(days)  # then the calendar of each day is worked out once, not that of each row
+        calendar = (np.arange(first, last + 1) if few else days).astype("datetime64[D]").astype(unit)
+        numbers: NDArray[np.int64] = calendar.astype(np.int64)
+        return numbers[days - first] if few else numbers
+
+
+def first_seconds(numbers: NDArray[np.int64], bucket: Bucket) -> NDArray[np.int64]:
+    """Return the first second of buckets by their numbers, in seconds since the epoch."""
+    match bucket:
+        case Bucket.HOUR:
+            return numbers * 3600
+        case Bucket.DAY:
+            return numbers * _DAY_SECONDS
+        case Bucket.WEEK:
+            return (numbers * 7 + _FIRST_MONDAY) * _DAY_SECONDS
+    return numbers.astype(_UNITS[bucket]).astype("datetime64[s]").astype(np.int64)
 
 
 def instants(table: pa.Table, name: str) -> Instants:
@@ -98,8 +134,18 @@ def instants(table: pa.Table, name: str) -> Instants:
 
 
 def start_label(start: int, bucket: Bucket) -> str:
-    """Return the label of the bucket that starts at a second since the epoch."""
-    return bucket_label(_EPOCH + timedelta(seconds=start), bucket)
+    """Return the label of the bucket that starts at a second since the epoch.
+
+    Raises:
+        DefinitionError: It lies outside the years 1 to 9999.
+    """
+    try:
+        return bucket_label(_EPOCH + timedelta(seconds=start), bucket)
+    except OverflowError as error:
+        raise DefinitionError(
+            f"expected instants in the years 1 to 9999, found a bucket that starts {start} seconds from 1970",
+            hint="Drop such rows where the source is written.",
+        ) from error
 
 
 def refuse_nulls(counts: Mapping[str, int]) -> None:
@@ -116,6 +162,58 @@ def refuse_nulls(counts: Mapping[str, int]) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class HashedPiece:
+    """Some consecutive buckets: their rows in hashed order, and the digest of each."""
+
+    arranged: Arranged
+    buckets: tuple[BucketDigest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketHashing:
+    """How the rows of one table are cut into buckets and hashed; `columns` are the table's."""
+
+    columns: tuple[Column, ...]
+    time: str
+    key: str
+    bucket: Bucket
+    algorithm: BulkAlgorithm
+
+    def pieces(self, table: pa.Table) -> Iterator[HashedPiece]:
+        """Yield the buckets of a decoded table in time order; its time and key hold no nulls.
+
+        Raises:
+            DefinitionError: Time holds no instants, the key cannot be sorted, or the encoding cannot hold a value.
+        """
+        refuse_unsortable(self.key, table.schema.field(self.key).type)
+        numbers = instants(table, self.time).bucket_numbers(self.bucket)
+        if not len(numbers):
+            return
+        found = pieces(numbers, table.nbytes / len(numbers))
+        first = next(found)
+        if not isinstance(first.rows, slice):  # gathering from many chunks would join them again for every piece
+            table = joined(table)
+        yield from in_turn(lambda piece: self._hash(table, piece), chain([first], found))
+
+    def _hash(self, table: pa.Table, piece: Piece) -> HashedPiece:
+        rows = arrange(table, self.key, piece)
+        head = canonical_json([RECIPE, [column.model_dump() for column in self.columns]])[:-1]
+        starts = first_seconds(np.array(piece.numbers), self.bucket).tolist()
+        few = _JOINED_BYTES * len(rows.table) // max(rows.table.nbytes, 1)
+        digests = []
+        for first, (start, stop) in zip(starts, pairwise(piece.edges), strict=True):
+            label = start_label(first, self.bucket)
+            header = head + f',"{label}",{stop - start}]'.encode()  # canonical, for labels need no escapes
+            parts = chain.from_iterable(column.parts(start, stop) for column in rows.encoded.values())
+            state = hasher(self.algorithm)
+            state.update(len(header).to_bytes(8, "little") + header)
+            for part in [b"".join(parts)] if stop - start < few else parts:
+                state.update(part)
+            digests.append(BucketDigest(label=label, rows=stop - start, hexdigest=state.hexdigest()))
+        return HashedPiece(rows, tuple(digests))
+
+
 def snapshot_digest(columns: Sequence[Column], buckets: Iterable[BucketDigest], algorithm: BulkAlgorithm) -> str:
     """Return the digest of a whole snapshot from its columns and bucket digests."""
     leaves = [canonical_json([column.model_dump() for column in columns])]
@@ -129,100 +227,21 @@ def fingerprint(table: pa.Table, *, time: str, key: str, bucket: Bucket, algorit
     Raises:
         DefinitionError: A column cannot be encoded, the key cannot be sorted, or time or key holds nulls.
     """
-    table = plain(table)
+    table = decoded(table)
     columns = columns_of(table.schema)
     refuse_nulls({name: table.column(name).null_count for name in (time, key)})
-    starts = instants(table, time).bucket_starts(bucket)
-    table, starts, encoded = _in_order(table, starts, key)
-    edges = np.flatnonzero(np.diff(starts, prepend=starts[:1] - 1, append=starts[-1:] + 1)).tolist()
-    digests = []
-    for start, stop in pairwise(edges):
-        label = start_label(int(starts[start]), bucket)
-        header = canonical_json([RECIPE, [column.model_dump() for column in columns], label, stop - start])
-        state = hasher(algorithm)
-        state.update(len(header).to_bytes(8, "little") + header)
-        for part in _row_parts(encoded, start, stop):
-            state.update(part)
-        digests.append(BucketDigest(label=label, rows=stop - start, hexdigest=state.hexdigest()))
-    buckets = tuple(digests)
-    return Fingerprint(columns, buckets, snapshot_digest(columns, buckets, algorithm), table)
+    buckets: list[BucketDigest] = []
+    orders: list[slice | NDArray[np.int64]] = []
+    for piece in BucketHashing(columns, time, key, bucket, algorithm).pieces(table):
+        buckets += piece.buckets
+        orders.append(piece.arranged.piece.rows)
+    digest = snapshot_digest(columns, buckets, algorithm)
+    return Fingerprint(columns, tuple(buckets), digest, table, _one_order(orders))
 
 
-def _row_parts(encoded: Sequence[Encoded], start: int, stop: int) -> Iterable[memoryview]:
-    return (part for column in encoded for part in column.parts(start, stop))
-
-
-def _in_order(
-    table: pa.Table, starts: NDArray[np.int64], key: str
-) -> tuple[pa.Table, NDArray[np.int64], list[Encoded]]:
-    """Return the table, its bucket starts and its encoding, with rows in bucket, key and content order."""
-    keys = _sortable(table.column(key), key)
-    if not _ascending(starts, keys):
-        by = [("start", "ascending"), ("key", "ascending")]
-        order = pc.sort_indices(pa.table({"start": starts, "key": keys}), sort_keys=by)
-        table, keys, starts = table.take(order), keys.take(order), starts[order.to_numpy()]
-    encoded = _encode_columns(table)
-    order = _ties_by_content(encoded, _same_as_next(starts, keys))
-    if order is not None:
-        table = table.take(order)
-        encoded = _encode_columns(table)
-    return table, starts, encoded
-
-
-def _encode_columns(table: pa.Table) -> list[Encoded]:
-    return [encode(_whole(table.column(name))) for name in sorted(table.column_names)]
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _sortable(column: pa.ChunkedArray, name: str) -> pa.Array:
-    """Return keys in a type that Arrow orders, with the order of the logical type."""
-    keys = storage(_whole(column))
-    if types.is_float16(keys.type):
-        keys = keys.cast(pa.float32())
-    if types.is_nested(keys.type) or types.is_null(keys.type):
-        raise DefinitionError(
-            f"key column {name!r} of type {column.type} cannot be sorted", hint="Choose a key of numbers or text."
-        )
-    return keys
-
-
-def _ascending(starts: NDArray[np.int64], keys: pa.Array) -> bool:
-    rising = pc.less_equal(keys[:-1], keys[1:]).to_numpy(zero_copy_only=False)
-    earlier, later = starts[:-1], starts[1:]
-    return bool(np.all((earlier < later) | ((earlier == later) & rising)))
-
-
-def _same_as_next(starts: NDArray[np.int64], keys: pa.Array) -> NDArray[np.bool_]:
-    """Return, for each row but the last, whether the next has an equal key; -0.0 equals 0.0, and NaN equals NaN."""
-    same = pc.equal(keys[:-1], keys[1:])
-    if types.is_floating(keys.type):
-        same = pc.or_(same, pc.and_(pc.is_nan(keys[:-1]), pc.is_nan(keys[1:])))
-    tied: NDArray[np.bool_] = same.to_numpy(zero_copy_only=False) & (starts[:-1] == starts[1:])
-    return tied
-
-
-def _ties_by_content(encoded: Sequence[Encoded], same: NDArray[np.bool_]) -> NDArray[np.int64] | None:
-    """Return the order in which rows of equal keys are sorted by their encoding; None when they are already."""
-    if not same.any():
+def _one_order(orders: Sequence[slice | NDArray[np.int64]]) -> NDArray[np.int64] | None:
+    """Return the orders of all pieces as one; None when every row is where it was."""
+    if all(isinstance(order, slice) for order in orders):
         return None
-    run = np.concatenate([np.zeros(1, np.int64), np.cumsum(~same)])
-    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    ranks = [_ranks(column, tied) for column in encoded]
-    order = np.arange(len(run))
-    order[tied] = tied[np.lexsort([*reversed(ranks), run[tied]])]
-    return None if np.array_equal(order, np.arange(len(order))) else order
-
-
-def _ranks(column: Encoded, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each row's encoding of one column stands among those of the given rows, equal ones alike."""
-    if column.below:
-        contents = np.empty(len(rows), object)
-        contents[:] = [b"".join(column.parts(row, row + 1)) for row in rows.tolist()]
-    else:
-        fixed = np.hstack([part[rows] for part in column.rows])
-        contents = fixed.view(f"V{fixed.shape[1]}")[:, 0]
-    ranks: NDArray[np.int64] = np.unique(contents, return_inverse=True)[1]
-    return ranks
+    whole: NDArray[np.int64] = np.concatenate([np.r_[order] for order in orders])
+    return whole

@@ -9,18 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from snapline.lineage.view import OnRestatement, RefreshPolicy
+from snapline.lineage.view import OnErasure, OnRestatement, RefreshPolicy
 
 
 class ModelState(StrEnum):
-    """What a model is, seen from its data, its view and its bytes."""
+    """What a model is, seen from its data, its view and its bytes; in order of gravity.
+
+    A new definition leaves the model what it was; age and new rows make it worse than a newer one; a changed past makes
+    what it says of the past wrong; an orphan can be neither checked nor made again; the last three may never be served.
+    """
 
     FRESH = "FRESH"
+    STALE_VIEW = "STALE_VIEW"
     STALE_AGE = "STALE_AGE"
     STALE_DATA = "STALE_DATA"
     RESTATED = "RESTATED"
-    STALE_VIEW = "STALE_VIEW"
     ORPHANED = "ORPHANED"
+    ERASURE_PENDING = "ERASURE_PENDING"
+    LEAKED = "LEAKED"
     TAMPERED = "TAMPERED"
 
 
@@ -30,11 +36,19 @@ class Change(StrEnum):
     METADATA_EDITED = "metadata edited"
     APPENDED_OUTSIDE = "rows appended outside the window"
     AGED = "older than the policy allows"
+    NEWER_ROWS = "a later window has new rows"
     RESTATED = "rows inside the cut changed"
+    MEMBERS_DELETED = "rows inside the cut were deleted"
     DELTA_EXCEEDED = "more rows changed than the policy allows"
+    LAG_EXCEEDED = "more commits than the policy allows"
     SOURCE_UNREAD = "source bytes changed and were not read yet"
     SOURCE_GONE = "source is gone"
+    COMMIT_GONE = "the commit it was cut from was expired"
     NO_CUT = "made from no recorded cut"
+    ERASURE_PENDING = "made from rows that must be erased"
+    ERASED = "made from rows that were erased"
+    LEAKED = "leakage rules were broken"
+    RETIRED = "retired"
     VIEW_CHANGED = "view was defined anew"
     WEIGHTS_CHANGED = "weights differ"
     WEIGHTS_GONE = "weights are gone"
@@ -90,11 +104,19 @@ _MATRIX = {
     Change.METADATA_EDITED: Effect(ModelState.FRESH, Remedy.KEEP, None),
     Change.APPENDED_OUTSIDE: Effect(ModelState.FRESH, Remedy.KEEP, None),
     Change.AGED: Effect(ModelState.STALE_AGE, Remedy.BY_HAND, Why.NO),
+    Change.NEWER_ROWS: Effect(ModelState.STALE_DATA, Remedy.KEEP, None),
     Change.RESTATED: Effect(ModelState.RESTATED, Remedy.REBUILD, Why.NO),
+    Change.MEMBERS_DELETED: Effect(ModelState.ERASURE_PENDING, Remedy.REBUILD, Why.NO),
     Change.DELTA_EXCEEDED: Effect(ModelState.STALE_DATA, Remedy.REBUILD, Why.NO),
+    Change.LAG_EXCEEDED: Effect(ModelState.STALE_DATA, Remedy.REBUILD, Why.NO),
     Change.SOURCE_UNREAD: Effect(ModelState.STALE_DATA, Remedy.KEEP, Why.NO),
     Change.SOURCE_GONE: Effect(ModelState.ORPHANED, Remedy.BY_HAND, Why.MISSING),
+    Change.COMMIT_GONE: Effect(ModelState.ORPHANED, Remedy.KEEP, None),
     Change.NO_CUT: Effect(ModelState.FRESH, Remedy.KEEP, Why.NO),
+    Change.ERASURE_PENDING: Effect(ModelState.ERASURE_PENDING, Remedy.REBUILD, Why.NO),
+    Change.ERASED: Effect(ModelState.ERASURE_PENDING, Remedy.KEEP, Why.NO),
+    Change.LEAKED: Effect(ModelState.LEAKED, Remedy.BY_HAND, Why.NO),
+    Change.RETIRED: Effect(ModelState.FRESH, Remedy.BY_HAND, Why.NO),
     Change.VIEW_CHANGED: Effect(ModelState.STALE_VIEW, Remedy.KEEP, None),
     Change.WEIGHTS_CHANGED: Effect(ModelState.TAMPERED, Remedy.BY_HAND, Why.TAMPERED),
     Change.WEIGHTS_GONE: Effect(ModelState.ORPHANED, Remedy.BY_HAND, Why.MISSING),
@@ -111,8 +133,14 @@ _MATRIX = {
 
 def effect(change: Change, policy: RefreshPolicy) -> Effect:
     """Return what a change does to a model under a refresh policy."""
-    if change is Change.RESTATED and policy.on_restatement is OnRestatement.WARN:
-        return Effect(ModelState.RESTATED, Remedy.KEEP, None)
+    match change:
+        case Change.RESTATED if policy.on_restatement is OnRestatement.WARN:
+            return Effect(ModelState.RESTATED, Remedy.KEEP, None)
+        case Change.AGED if policy.slide is not None:
+            # A window that stays is as old after another materialization; one that slides ends later.
+            return Effect(ModelState.STALE_AGE, Remedy.REBUILD, Why.NO)
+        case Change.ERASURE_PENDING if policy.on_erasure is OnErasure.RETIRE:
+            return Effect(ModelState.ERASURE_PENDING, Remedy.BY_HAND, Why.NO)
     return _MATRIX[change]
 
 

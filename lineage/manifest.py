@@ -6,24 +6,22 @@ Everything here is cheap to import and never parses a source's rows: it is what 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from snapline.lineage.digest import BulkAlgorithm, file_hex
-from snapline.lineage.errors import IntegrityError
-from snapline.lineage.files import HashedFile, stamp_of
+from snapline.lineage.errors import IntegrityError, NotFoundError
+from snapline.lineage.files import HashedFile, SourceFile, stamp_of
 from snapline.lineage.objects import ObjectStore
-from snapline.lineage.snapshot import Manifest
-from snapline.lineage.sources.location import locate
+from snapline.lineage.snapshot import Commit, Manifest
+from snapline.lineage.sources.protocol import Source
 from snapline.lineage.stat_cache import StatCache
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILES_RECIPE = "manifest-files-v1"
-_FILES: TypeAdapter[tuple[HashedFile, ...]] = TypeAdapter(tuple[HashedFile, ...])
+_FILES: TypeAdapter[tuple[SourceFile, ...]] = TypeAdapter(tuple[SourceFile, ...])
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -47,7 +45,8 @@ def decode_manifest(data: bytes) -> Manifest:
 
     try:
         with pq.ParquetFile(pa.BufferReader(data)) as file:
-            (row,) = file.read().to_pylist()
+            # With Arrow's threads, a process that leaves right after this is sometimes aborted.
+            (row,) = file.read(use_threads=False).to_pylist()
         return Manifest.model_validate(row)
     except (pa.ArrowException, OSError, ValueError, ValidationError) as error:
         raise IntegrityError(
@@ -55,8 +54,8 @@ def decode_manifest(data: bytes) -> Manifest:
         ) from error
 
 
-def changed_files(files: Iterable[HashedFile], source: Path, algorithm: BulkAlgorithm) -> tuple[str, ...]:
-    """Return the files of a source that are not as they were hashed: other bytes, added or removed.
+def changed_files(files: Iterable[HashedFile], source: Source, commit: Commit) -> tuple[str, ...]:
+    """Return the files of a commit that are not as they were hashed: other bytes, added, removed or gone.
 
     A file whose stamp is unchanged is not read; one whose stamp differs is hashed, so a file that was put back counts
     as unchanged.
@@ -64,17 +63,19 @@ def changed_files(files: Iterable[HashedFile], source: Path, algorithm: BulkAlgo
     Raises:
         NotFoundError: The source is gone.
     """
-    folder, names = locate(source)
-    then = {file.path: file for file in files}
-    changed = set(names) ^ then.keys()
-    for name in set(names) & then.keys():
-        path = folder / name
-        if stamp_of(path) != then[name].stamp and file_hex(path, algorithm) != then[name].hexdigest:
-            changed.add(name)
-    return tuple(sorted(changed))
+    names, then = set(source.names(commit)), {file.path: file for file in files}
+    changed = names ^ then.keys()
+    return tuple(sorted(changed | {name for name in names & then.keys() if _moved(source, then[name])}))
 
 
-def files_of(address: str, objects: ObjectStore, cache: StatCache | None) -> tuple[HashedFile, ...]:
+def _moved(source: Source, file: HashedFile) -> bool:
+    try:
+        return source.stamp(file.path) != file.stamp and source.hexdigest(file.path) != file.hexdigest
+    except NotFoundError:
+        return True
+
+
+def files_of(address: str, objects: ObjectStore, cache: StatCache | None) -> tuple[SourceFile, ...]:
     """Return the source files a manifest object lists; its bytes are verified, and parsed only if the cache forgot.
 
     Raises:
@@ -101,6 +102,22 @@ def _schema() -> pa.Schema:
             ("columns", pa.list_(pa.struct([("name", text), ("type", text)]))),
             ("buckets", pa.list_(pa.struct([("label", text), ("rows", count), ("hexdigest", text)]))),
             ("left_out", pa.list_(pa.struct([("label", text), ("rows", count)]))),
-            ("files", pa.list_(pa.struct([("path", text), ("stamp", stamp), ("hexdigest", text)]))),
+            (
+                "files",
+                pa.list_(
+                    pa.struct(
+                        [
+                            ("path", text),
+                            ("stamp", stamp),
+                            ("hexdigest", text),
+                            ("first", text),
+                            ("last", text),
+                            ("later", count),
+                        ]
+                    )
+                ),
+            ),
+            ("erasures", pa.list_(text)),
+            ("erased", count),
         ]
     )

@@ -5,21 +5,21 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import pyarrow.parquet
 
-from snapline.lineage import query, take
+from snapline.lineage import query
+from snapline.lineage.cut import bucket_start
 from snapline.lineage.errors import DefinitionError, IntegrityError, NotFoundError
 from snapline.lineage.events import Recorded
 from snapline.lineage.ledger import Ledger
-from snapline.lineage.manifest import decode_manifest as decode_snapshot_manifest
 from snapline.lineage.model import ModelVersion, parse_reference
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.register import Origin, Registration, measure, register
-from snapline.lineage.series import CutOptions, SeriesOptions, take_and_record
+from snapline.lineage.series import CutOptions, Desk, SeriesOptions, rows_of, take_and_record
 from snapline.lineage.snapshot import Snapshot
 from snapline.lineage.stat_cache import StatCache
 from snapline.lineage.state import State
@@ -73,8 +73,9 @@ def materialize(
         raise NotFoundError(f"no view {name!r}; there are: {known}", hint="Define it: snapline view define.")
     base = _base(view, state)
     base_folder = _verified(base, tools) if base else None
+    desk = Desk(tools.objects, tools.now, workshop.on_progress)
     taken = {
-        series: take_and_record(series, SeriesOptions(), cut, ledger, tools.objects, tools.now)
+        series: take_and_record(series, SeriesOptions(), _slid(cut, view, series, state, tools.now), ledger, desk)
         for series in dict.fromkeys(view.definition.inputs.values())
     }
     snapshots = {table: taken[series] for table, series in view.definition.inputs.items()}
@@ -82,7 +83,7 @@ def materialize(
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place, prefix=f"{name}-", ignore_cleanup_errors=True) as folder:
         work = Path(folder)
-        data = _training_data(view, snapshots, work, tools, workshop)
+        data = _training_data(view, snapshots, work, ledger.state(), desk)
         started = time.monotonic()
         output = run_trainer(view, tools.objects, data, base_folder, work, workshop)
         seconds = max(1, round(time.monotonic() - started))
@@ -117,12 +118,17 @@ def _verified(base: ModelVersion, tools: Tools) -> Path:
     return folder
 
 
-def _training_data(view: View, snapshots: Mapping[str, Snapshot], work: Path, tools: Tools, workshop: Workshop) -> Path:
-    tables = {}
-    for index, (table, snapshot) in enumerate(snapshots.items()):
-        workshop.on_progress(f"reading {snapshot.series.name}", index, len(snapshots))
-        manifest = decode_snapshot_manifest(tools.objects.read(snapshot.manifest))
-        tables[table] = take.rows(snapshot, manifest, tools.objects.algorithm)
+def _slid(cut: CutOptions, view: View, series: str, state: State, now: datetime) -> CutOptions:
+    """Return the cut of a view with a sliding window: the last whole buckets before now, unless one was named."""
+    slide, ids = view.definition.refresh.slide, state.series.get(series)
+    if slide is None or not ids or cut.since or cut.until:
+        return cut
+    until = bucket_start(now, state.snapshots[ids[-1]].series.bucket)
+    return replace(cut, since=(until - slide).isoformat(), until=until.isoformat())
+
+
+def _training_data(view: View, snapshots: Mapping[str, Snapshot], work: Path, state: State, desk: Desk) -> Path:
+    tables = {table: rows_of(snapshot, state, desk) for table, snapshot in snapshots.items()}
     keys = [snapshot.series.key for snapshot in snapshots.values()]
     rows = query.run_view(view.definition.query, tables, list(dict.fromkeys(keys)))
     if rows.num_rows == 0:

@@ -37,6 +37,18 @@ class EdgeKind(StrEnum):
     """How one model came from another."""
 
     FINE_TUNED_FROM = "fine_tuned_from"
+    DISTILLED_FROM = "distilled_from"
+    ADAPTER_OF = "adapter_of"
+    MERGED_FROM = "merged_from"
+    QUANTIZED_FROM = "quantized_from"
+
+
+class UseKind(StrEnum):
+    """What a model's maker did with a snapshot."""
+
+    TRAINED_ON = "trained_on"
+    EVALUATED_ON = "evaluated_on"
+    CALIBRATED_ON = "calibrated_on"
 
 
 class Parent(Value):
@@ -46,12 +58,20 @@ class Parent(Value):
     model: VersionKey
 
 
+class Use(Value):
+    """An edge to a snapshot that was not trained on: by its id."""
+
+    kind: UseKind
+    snapshot: str
+
+
 class ModelVersion(Value):
     """A recorded model version.
 
     Attributes:
         view: Name and digest of the view it materializes; None for an external base model.
-        snapshots: Ids of the snapshots it was made from.
+        snapshots: Ids of the snapshots it was trained on.
+        uses: Snapshots it was evaluated or calibrated on.
         contract: Name of the contract its gate requires; None when none was bound.
         materialize_seconds: How long its trainer took, when Snapline ran it; the planner's estimate of the next run.
     """
@@ -61,9 +81,15 @@ class ModelVersion(Value):
     view_name: Name | None = None
     view: Digest | None = None
     snapshots: tuple[str, ...] = ()
+    uses: tuple[Use, ...] = ()
     parents: tuple[Parent, ...] = ()
     contract: Name | None = None
     materialize_seconds: int | None = None
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """Ids of every snapshot whose rows this version saw, however it used them."""
+        return (*self.snapshots, *(use.snapshot for use in self.uses))
 
 
 class Reference(Value):

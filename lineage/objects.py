@@ -82,9 +82,13 @@ class ObjectStore:
             return False
         return True
 
-    def _temporary(self) -> Path:
+    def scratch(self) -> Path:
+        """Return the folder in which to put together what may become an object."""
         self.root.mkdir(parents=True, exist_ok=True)
-        return self.root / f".{uuid.uuid4().hex}.tmp"
+        return self.root
+
+    def _temporary(self) -> Path:
+        return self.scratch() / f".{uuid.uuid4().hex}.tmp"
 
     def _publish(self, temporary: Path, target: Path) -> None:
         target.parent.mkdir(exist_ok=True)

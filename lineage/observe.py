@@ -9,18 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snapline.lineage import weights
-from snapline.lineage.errors import DefinitionError, IntegrityError, NotFoundError
-from snapline.lineage.events import SourceCompared
+from snapline.lineage.affected import Settlement, affected, pending
+from snapline.lineage.errors import ConflictError, DefinitionError, IntegrityError, NotFoundError, SnaplineError
+from snapline.lineage.events import Erased, SourceCompared
 from snapline.lineage.invalidation import Cause, Change
-from snapline.lineage.manifest import changed_files, decode_manifest, encode_manifest, files_of
+from snapline.lineage.manifest import changed_files, decode_manifest, files_of
 from snapline.lineage.model import ModelVersion
 from snapline.lineage.objects import ObjectStore
-from snapline.lineage.snapshot import Comparison, Manifest, Snapshot
+from snapline.lineage.snapshot import Comparison, Snapshot
+from snapline.lineage.sources.opening import open_source
+from snapline.lineage.staleness import SourceSeen, causes_of, commits_after, subject_of
 from snapline.lineage.stat_cache import StatCache
 from snapline.lineage.state import State
 from snapline.lineage.view import RefreshPolicy
+
+if TYPE_CHECKING:
+    from snapline.lineage.sources.protocol import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +54,14 @@ class Lens:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Every difference found, and the comparisons made that the ledger does not hold yet."""
+    """Every difference found, the comparisons made that the ledger does not hold yet, and what is known of each source.
+
+    `seen` has one entry for each snapshot the model was trained on, in their order.
+    """
 
     causes: tuple[Cause, ...]
     compared: tuple[SourceCompared, ...] = ()
+    seen: tuple[SourceSeen, ...] = ()
 
 
 def policy_of(model: ModelVersion, state: State) -> RefreshPolicy:
@@ -61,18 +72,19 @@ def policy_of(model: ModelVersion, state: State) -> RefreshPolicy:
 
 def observe(model: ModelVersion, state: State, lens: Lens, depth: Depth) -> Observation:
     """Return how a model's records, weights and sources differ from what the ledger binds."""
-    causes = [*_weights(model, lens, depth), *_records(model, state, lens)]
-    compared: list[SourceCompared] = []
+    causes = [*_weights(model, lens, depth), *_records(model, state, lens, depth), *_said(model, state)]
     if not model.snapshots:
         causes.append(Cause(Change.NO_CUT, str(model.key), "no cut: it was registered without a snapshot"))
-    policy = policy_of(model, state)
+    compared: list[SourceCompared] = []
+    seen: list[SourceSeen] = []
     for identifier in model.snapshots:
-        snapshot = state.snapshots[identifier]
-        found, event = _source(snapshot, state, lens, depth, policy)
-        causes += [*found, *_age(snapshot, policy, lens.now)]
-        compared += [event] if event and not _recorded(event, state) else []
+        found = _source(state.snapshots[identifier], state, lens, depth)
+        seen.append(found.seen)
+        causes += found.causes
+        compared += [found.event] if found.event and not _recorded(found.event, state) else []
+    causes += causes_of(str(model.key), seen, policy_of(model, state), lens.now)
     causes += _view(model, state)
-    return Observation(tuple(causes), tuple(compared))
+    return Observation(tuple(causes), tuple(compared), tuple(seen))
 
 
 def _recorded(event: SourceCompared, state: State) -> bool:
@@ -100,12 +112,18 @@ def _weights(model: ModelVersion, lens: Lens, depth: Depth) -> list[Cause]:
     ]
 
 
-def _records(model: ModelVersion, state: State, lens: Lens) -> list[Cause]:
+def _records(model: ModelVersion, state: State, lens: Lens, depth: Depth) -> list[Cause]:
     view = state.view_versions.get(model.view) if model.view else None
     stored = (*view.code, *([view.environment] if view.environment else [])) if view else ()
+    bound = [(f"view {model.view_name}", file.object) for file in stored]
+    if depth.full:
+        # No gate reads an index: it only tells differences apart that the digests have found.
+        snapshots = [state.snapshots[identifier] for identifier in model.snapshots]
+        bound += [(subject_of(snapshot), snapshot.membership) for snapshot in snapshots]
     return [
-        Cause(Change.RECORD_DAMAGED, f"view {model.view_name}", problem)
-        for problem in damaged(lens.objects, tuple(file.object for file in stored))
+        Cause(Change.RECORD_DAMAGED, subject, problem)
+        for subject, address in bound
+        for problem in damaged(lens.objects, (address,))
     ]
 
 
@@ -120,12 +138,31 @@ def damaged(objects: ObjectStore, addresses: tuple[str, ...]) -> list[str]:
     return problems
 
 
-def _age(snapshot: Snapshot, policy: RefreshPolicy, now: datetime) -> list[Cause]:
-    age = now - snapshot.cut.until
-    if policy.max_age is None or age <= policy.max_age:
-        return []
-    message = f"its cut ends {snapshot.cut.until.isoformat()}, more than the policy's max_age of {policy.max_age} ago"
-    return [Cause(Change.AGED, f"snapshot {snapshot.series.name}", message)]
+def _said(model: ModelVersion, state: State) -> list[Cause]:
+    """Return what was recorded about a version that keeps it from being served."""
+    causes = []
+    for check in state.leakage.get(model.key, ()):
+        if check.leaked:
+            details = tuple(f"{finding.rule}: {finding.rows} rows" for finding in check.findings if finding.rows)
+            message = f"rows it was made from or evaluated on break the leakage rules {check.name!r}"
+            causes.append(Cause(Change.LEAKED, str(model.key), message, details))
+    causes += [_erased(request, model, state) for request in pending(state, model.key)]
+    retired = state.retired.get(model.key)
+    if retired is not None:
+        why = f": {retired.reason}" if retired.reason else ""
+        causes.append(Cause(Change.RETIRED, str(model.key), f"retired on {retired.at.isoformat()}{why}"))
+    return causes
+
+
+def _erased(request: Erased, model: ModelVersion, state: State) -> Cause:
+    """Return what a request means for a version it affects: what is left to do, or only that it is never served."""
+    reason = f" ({request.reason})" if request.reason else ""
+    message = f"erasure {request.erasure[:12]}{reason} asks for rows it was made from"
+    (found,) = (one for one in affected(request, state) if one.key == model.key)
+    if found.state is Settlement.PENDING:
+        return Cause(Change.ERASURE_PENDING, str(model.key), message, found.path)
+    without = f"; {found.by} was made without them" if found.by else ""
+    return Cause(Change.ERASED, str(model.key), f"{message}{without}", found.path)
 
 
 def _view(model: ModelVersion, state: State) -> list[Cause]:
@@ -137,76 +174,93 @@ def _view(model: ModelVersion, state: State) -> list[Cause]:
     ]
 
 
-def _source(
-    snapshot: Snapshot, state: State, lens: Lens, depth: Depth, policy: RefreshPolicy
-) -> tuple[list[Cause], SourceCompared | None]:
-    subject = f"snapshot {snapshot.series.name}@{snapshot.id[:12]}"
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What looking at one source gave; causes are what kept it from being seen."""
+
+    seen: SourceSeen
+    causes: tuple[Cause, ...] = ()
+    event: SourceCompared | None = None
+
+
+# What a source that cannot be held against its cut means, and what a person is told before the reason.
+_UNSEEN: tuple[tuple[type[SnaplineError], Change, str], ...] = (
+    (NotFoundError, Change.SOURCE_GONE, ""),
+    (IntegrityError, Change.RECORD_DAMAGED, ""),
+    (DefinitionError, Change.RESTATED, "the source can no longer be cut this way: "),
+    (ConflictError, Change.SOURCE_UNREAD, "it kept changing while it was read: "),
+)
+
+
+def _source(snapshot: Snapshot, state: State, lens: Lens, depth: Depth) -> _Found:
     try:
-        return _held_against_source(snapshot, state, lens, depth, policy)
-    except NotFoundError as error:
-        return [Cause(Change.SOURCE_GONE, subject, error.message)], None
-    except IntegrityError as error:
-        return [Cause(Change.RECORD_DAMAGED, subject, error.message)], None
+        source = open_source(snapshot.series.source, lens.objects.algorithm)
     except DefinitionError as error:
-        return [Cause(Change.RESTATED, subject, f"the source can no longer be cut this way: {error.message}")], None
+        return _unseen(snapshot, Change.SOURCE_UNREAD, f"it cannot be read here: {error.message}")
+    except NotFoundError as error:
+        return _unseen(snapshot, Change.SOURCE_GONE, error.message)
+    try:
+        return _held_against(source, snapshot, state, lens, depth)
+    except tuple(kind for kind, _, _ in _UNSEEN) as error:
+        change, told = next((change, told) for kind, change, told in _UNSEEN if isinstance(error, kind))
+        return _unseen(snapshot, change, f"{told}{error.message}")
 
 
-def _held_against_source(
-    snapshot: Snapshot, state: State, lens: Lens, depth: Depth, policy: RefreshPolicy
-) -> tuple[list[Cause], SourceCompared | None]:
-    subject = f"snapshot {snapshot.series.name}@{snapshot.id[:12]}"
-    if depth.full:
-        return _compare(snapshot, lens, policy, subject)
-    files = files_of(snapshot.manifest, lens.objects, lens.cache)
-    moved = changed_files(files, Path(snapshot.series.source), lens.objects.algorithm)
-    if not moved:
-        return [], None
-    known = _earlier_comparison(snapshot, state, lens)
-    if known is not None:
-        return _differences(snapshot, known, policy, subject), None
-    if depth.rows:
-        return _compare(snapshot, lens, policy, subject)
-    message = "its bytes changed since the cut and its rows were not compared since; run snapline verify"
-    return [Cause(Change.SOURCE_UNREAD, subject, message, moved)], None
+def _unseen(snapshot: Snapshot, change: Change, message: str) -> _Found:
+    return _Found(SourceSeen(snapshot), (Cause(change, subject_of(snapshot), message),))
 
 
-def _earlier_comparison(snapshot: Snapshot, state: State, lens: Lens) -> Comparison | None:
-    earlier = state.comparisons.get(snapshot.id)
-    if earlier is None:
-        return None
-    files = files_of(earlier.files, lens.objects, lens.cache)
-    return None if changed_files(files, Path(snapshot.series.source), lens.objects.algorithm) else earlier.comparison
+def _held_against(source: Source, snapshot: Snapshot, state: State, lens: Lens, depth: Depth) -> _Found:
+    commit = source.commit()
+    lag = commits_after(source.commits(), snapshot.commit) if source.travels else None
+    if not depth.full:
+        files = files_of(snapshot.manifest, lens.objects, lens.cache)
+        moved = changed_files(files, source, commit)
+        if not moved:
+            newer = sum(file.later for file in files)
+            return _Found(_seen(source, snapshot, Comparison(commit=snapshot.commit, lag=lag, newer=newer), lag))
+        earlier = state.comparisons.get(snapshot.id)
+        if earlier is not None and not changed_files(files_of(earlier.files, lens.objects, lens.cache), source, commit):
+            return _Found(_seen(source, snapshot, earlier.comparison, lag))
+        if not depth.rows:
+            message = "its bytes changed since the cut and its rows were not compared since; run snapline verify"
+            cause = Cause(Change.SOURCE_UNREAD, subject_of(snapshot), message, moved)
+            return _Found(SourceSeen(snapshot, lag=lag, keeps_history=source.travels), (cause,))
+    event = _compared(snapshot, state, lens, depth)
+    if _is_as_cut(event, snapshot, lens):
+        same = event.comparison.model_copy(update={"commit": snapshot.commit})
+        return _Found(_seen(source, snapshot, same, lag))
+    return _Found(_seen(source, snapshot, event.comparison, lag), event=event)
 
 
-def _compare(
-    snapshot: Snapshot, lens: Lens, policy: RefreshPolicy, subject: str
-) -> tuple[list[Cause], SourceCompared | None]:
-    from snapline.lineage import take  # parses rows, which a gate never does, so it never pays for the import
+def _seen(source: Source, snapshot: Snapshot, comparison: Comparison, lag: int | None) -> SourceSeen:
+    orphaned = source.travels and comparison.restated and not _readable(source, snapshot)
+    return SourceSeen(snapshot, lag, comparison, orphaned, source.travels)
+
+
+def _readable(source: Source, snapshot: Snapshot) -> bool:
+    try:
+        source.commit(snapshot.commit.id)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _compared(snapshot: Snapshot, state: State, lens: Lens, depth: Depth) -> SourceCompared:
+    """Compare a snapshot with its source's rows, once more if the source changed meanwhile."""
+    from snapline.lineage.series import Desk, compared  # parses rows, which a gate never pays for
 
     manifest = decode_manifest(lens.objects.read(snapshot.manifest))
-    comparison, files = take.compare(snapshot, manifest, lens.objects.algorithm)
-    read = Manifest(columns=(), buckets=(), files=files)
-    if not comparison.restated and read.bytes_read == manifest.bytes_read:
-        return [], None
-    address = lens.objects.put(encode_manifest(read))
-    event = SourceCompared(at=lens.now, snapshot=snapshot.id, files=address, comparison=comparison)
-    return _differences(snapshot, comparison, policy, subject), event
+    desk = Desk(lens.objects, lens.now)
+    try:
+        return compared(snapshot, manifest, state, desk, depth.full)
+    except ConflictError:
+        return compared(snapshot, manifest, state, desk, depth.full)
 
 
-def _differences(snapshot: Snapshot, comparison: Comparison, policy: RefreshPolicy, subject: str) -> list[Cause]:
-    causes = []
-    if comparison.restated:
-        details = [
-            f"{b.label}: members changed ({b.rows_then} rows then, {b.rows_now} now)" for b in comparison.changed
-        ]
-        details += [f"{b.label}: {b.rows_now} late rows, known after {snapshot.cut.as_of}" for b in comparison.late]
-        buckets = sorted({bucket.label for bucket in (*comparison.changed, *comparison.late)})
-        places = f"{len(buckets)} bucket{'s' if len(buckets) > 1 else ''}"
-        message = f"rows inside the cut changed: at most {comparison.delta_rows}, in {places}"
-        causes.append(Cause(Change.RESTATED, subject, message, tuple(details)))
-    else:
-        causes.append(Cause(Change.APPENDED_OUTSIDE, subject, "the source changed outside the cut only"))
-    if policy.max_delta_rows is not None and comparison.delta_rows > policy.max_delta_rows:
-        message = f"{comparison.delta_rows} rows changed; the policy allows {policy.max_delta_rows}"
-        causes.append(Cause(Change.DELTA_EXCEEDED, subject, message))
-    return causes
+def _is_as_cut(event: SourceCompared, snapshot: Snapshot, lens: Lens) -> bool:
+    """Return whether a source is what it was when it was cut, to the byte, so that nothing need be said of it."""
+    if event.comparison.restated:
+        return False
+    then, now = (files_of(address, lens.objects, lens.cache) for address in (snapshot.manifest, event.files))
+    return {(file.path, file.hexdigest) for file in then} == {(file.path, file.hexdigest) for file in now}

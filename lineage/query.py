@@ -53,6 +53,39 @@ def run_view(query: str, tables: Mapping[str, pa.Table], order_by: Sequence[str]
         return answer.order(order).to_arrow_table()
 
 
+def evaluate(tables: Mapping[str, pa.Table], setup: Sequence[str], questions: Sequence[str]) -> tuple[pa.Table, ...]:
+    """Return the answers to several questions of ours over the named tables, asked of one database.
+
+    Args:
+        tables: The tables the statements name.
+        setup: Statements to run first: the macros and temporary tables that the questions use.
+        questions: SELECT statements.
+
+    Raises:
+        DefinitionError: DuckDB refuses a statement, or cannot read a table.
+    """
+    with _database(tables, "the check") as database:
+        for statement in setup:
+            database.execute(statement)
+        return tuple(database.sql(question).to_arrow_table() for question in questions)
+
+
+def select(query: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return what a SELECT gives over the named tables, in its own order; columns of one name are numbered apart.
+
+    Raises:
+        DefinitionError: It is not one SELECT, or DuckDB refuses it; the message is DuckDB's, with the line.
+    """
+    with _database(tables, "the query") as database:
+        _refuse_statements(database, query)
+        answer = database.sql(query).to_arrow_table()
+    names: list[str] = []
+    for name in answer.column_names:
+        spellings = (name, *(f"{name}_{number}" for number in range(1, len(names) + 1)))
+        names.append(next(spelling for spelling in spellings if spelling not in names))
+    return answer.rename_columns(names)
+
+
 def tables_named(query: str) -> set[str]:
     """Return the names of the tables a query reads.
 
@@ -106,4 +139,4 @@ def _refuse_statements(database: DuckDBPyConnection, query: str) -> None:
     kinds = [statement.type for statement in database.extract_statements(query)]
     if kinds != [StatementType.SELECT]:
         found = ", ".join(kind.name for kind in kinds) or "nothing"
-        raise DefinitionError(f"expected one SELECT statement, found {found}", hint="Write the view as one SELECT.")
+        raise DefinitionError(f"expected one SELECT statement, found {found}", hint="Write it as one SELECT.")

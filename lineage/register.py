@@ -11,8 +11,10 @@ from pydantic import ValidationError
 from snapline.lineage.errors import DefinitionError, NotFoundError
 from snapline.lineage.events import ContractBound, LineageEvent, ModelRegistered, Recorded
 from snapline.lineage.ledger import Ledger
-from snapline.lineage.model import EdgeKind, ModelVersion, Parent, VersionKey, Weights, parse_reference
+from snapline.lineage.link import Edges, resolve_edges
+from snapline.lineage.model import EdgeKind, ModelVersion, Parent, Use, UseKind, VersionKey, Weights, parse_reference
 from snapline.lineage.objects import ObjectStore
+from snapline.lineage.snapshot import Snapshot
 from snapline.lineage.stat_cache import StatCache
 from snapline.lineage.state import State, unrecorded
 from snapline.lineage.weights import Report, encode_manifest, measure_weights
@@ -23,13 +25,16 @@ class Origin:
     """What weights were made from; snapshots and parents are references as written.
 
     Attributes:
+        parents: Versions it was fine-tuned from.
         view_digest: The definition that really ran, of all the view ever had; None means the newest.
+        edges: Anything else it came from, as `KIND=REFERENCE`; see `link.KINDS`.
     """
 
     view: str | None = None
     snapshots: tuple[str, ...] = ()
     parents: tuple[str, ...] = ()
     view_digest: str | None = None
+    edges: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,9 @@ def measure(
 
 
 def register(registration: Registration, ledger: Ledger, now: datetime) -> ModelVersion:
-    """Record a version and return it; the same weights, view, snapshots and parents return the one there is.
+    """Record a version and return it; the same weights, view, snapshots and edges return the one there is.
+
+    Edges that were linked to that version later do not make it another one.
 
     Raises:
         DefinitionError: The origin contradicts the view, there is no such view, or the name cannot be one.
@@ -87,10 +94,18 @@ def register(registration: Registration, ledger: Ledger, now: datetime) -> Model
 
 
 def _known(model: ModelVersion, state: State) -> ModelVersion | None:
-    def identity(version: ModelVersion) -> tuple[object, ...]:
-        return (version.weights.digest, version.view, version.snapshots, version.parents)
+    """Return the version that says all this already: one that says no more, if there is one."""
 
-    return next((v for v in state.models.get(model.key.name, ()) if identity(v) == identity(model)), None)
+    def same(version: ModelVersion) -> bool:
+        alike = (version.weights.digest, version.view, version.snapshots)
+        return (
+            alike == (model.weights.digest, model.view, model.snapshots)
+            and set(model.uses) <= set(version.uses)
+            and set(model.parents) <= set(version.parents)
+        )
+
+    found = [version for version in state.models.get(model.key.name, ()) if same(version)]
+    return min(found, key=lambda version: len(version.uses) + len(version.parents), default=None)
 
 
 def _version(registration: Registration, state: State) -> ModelVersion:
@@ -108,10 +123,11 @@ def _version(registration: Registration, state: State) -> ModelVersion:
         known = ", ".join(sorted(state.views)) or "none yet"
         raise NotFoundError(f"no view {origin.view!r}; there are: {known}", hint="Define it: snapline view define.")
     snapshots = tuple(sorted((state.snapshot(text) for text in origin.snapshots), key=lambda s: s.series.name))
-    parents = [state.resolve(parse_reference(text)).key for text in origin.parents]
+    tuned = (f"{EdgeKind.FINE_TUNED_FROM}={text}" for text in origin.parents)
+    edges = resolve_edges((*tuned, *origin.edges), state)
     if view is not None:
         _check_inputs(set(view.definition.inputs.values()), [s.series.name for s in snapshots], origin.view or "")
-        parents = _check_base(view.definition.base_model, parents, state)
+        edges = _with_base(view.definition.base_model, edges, state)
     version = len(state.models.get(registration.name, ())) + 1
     try:
         return ModelVersion(
@@ -120,7 +136,8 @@ def _version(registration: Registration, state: State) -> ModelVersion:
             view_name=origin.view,
             view=view.digest if view else None,
             snapshots=tuple(snapshot.id for snapshot in snapshots),
-            parents=tuple(Parent(kind=EdgeKind.FINE_TUNED_FROM, model=key) for key in parents),
+            uses=tuple(use for use in edges.uses if not _is_training(use, snapshots)),
+            parents=edges.parents,
             contract=registration.contract.name if registration.contract else None,
             materialize_seconds=registration.materialize_seconds,
         )
@@ -139,13 +156,20 @@ def _check_inputs(wanted: set[str], given: list[str], view: str) -> None:
         )
 
 
-def _check_base(base: str | None, parents: list[VersionKey], state: State) -> list[VersionKey]:
+def _with_base(base: str | None, edges: Edges, state: State) -> Edges:
+    """Return the edges with the one to the view's base model among them."""
     if base is None:
-        return parents
-    expected = state.resolve(parse_reference(base)).key
-    if parents and parents != [expected]:
+        return edges
+    expected = Parent(kind=EdgeKind.FINE_TUNED_FROM, model=state.resolve(parse_reference(base)).key)
+    tuned = [parent for parent in edges.parents if parent.kind is EdgeKind.FINE_TUNED_FROM]
+    if tuned and tuned != [expected]:
+        given = ", ".join(str(parent.model) for parent in tuned)
         raise DefinitionError(
-            f"the view's base model is {expected}, the parent given is {', '.join(map(str, parents))}",
+            f"the view's base model is {expected.model}, the parent given is {given}",
             hint="Leave --parent out, or define the view with the other base model.",
         )
-    return [expected]
+    return Edges(edges.uses, tuple(dict.fromkeys((expected, *edges.parents))))
+
+
+def _is_training(use: Use, snapshots: tuple[Snapshot, ...]) -> bool:
+    return use.kind is UseKind.TRAINED_ON and use.snapshot in {snapshot.id for snapshot in snapshots}

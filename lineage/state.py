@@ -17,11 +17,16 @@ from snapline.lineage.errors import NotFoundError
 from snapline.lineage.events import (
     Attested,
     ContractBound,
+    Erased,
+    ErasureClosed,
     Initialized,
+    LeakageChecked,
     LineageEvent,
+    Linked,
     ModelRegistered,
     Promoted,
     Recorded,
+    Retired,
     SnapshotTaken,
     SourceCompared,
     ViewDefined,
@@ -44,9 +49,13 @@ class State:
         records: The newest contract or probe set by (what, name).
         attestations: Statements about each version, oldest first.
         holders: For each (name, alias), the stack of promotions; a rollback pops.
+        leakage: The newest leakage check of each version under each name of rules.
+        erasures: Every erasure request by id; `closed` has the closing of those that are done.
+        retired: Versions that must not be served again.
     """
 
     algorithm: BulkAlgorithm = BulkAlgorithm.BLAKE3
+    salt: str = ""
     snapshots: Map[str, Snapshot] = field(default_factory=Map)
     series: Map[str, tuple[str, ...]] = field(default_factory=Map)
     comparisons: Map[str, SourceCompared] = field(default_factory=Map)
@@ -56,6 +65,10 @@ class State:
     records: Map[tuple[str, str], Recorded] = field(default_factory=Map)
     attestations: Map[VersionKey, tuple[Attested, ...]] = field(default_factory=Map)
     holders: Map[tuple[str, str], tuple[Promoted, ...]] = field(default_factory=Map)
+    leakage: Map[VersionKey, tuple[LeakageChecked, ...]] = field(default_factory=Map)
+    erasures: Map[str, Erased] = field(default_factory=Map)
+    closed: Map[str, ErasureClosed] = field(default_factory=Map)
+    retired: Map[VersionKey, Retired] = field(default_factory=Map)
 
     def resolve(self, reference: Reference) -> ModelVersion:
         """Return the version a reference names; a bare name means the newest version.
@@ -101,11 +114,11 @@ class State:
         return self.snapshots[matches[0]]
 
 
-def apply(state: State, event: LineageEvent) -> State:  # noqa: PLR0911 - one return per kind of event
+def apply(state: State, event: LineageEvent) -> State:  # noqa: PLR0911, PLR0912 - one return per kind of event
     """Return the state after `event`."""
     match event:
         case Initialized():
-            return replace(state, algorithm=event.algorithm)
+            return replace(state, algorithm=event.algorithm, salt=event.salt)
         case SnapshotTaken(snapshot=snapshot):
             name, ids = snapshot.series.name, state.series.get(snapshot.series.name, ())
             others = tuple(found for found in ids if found != snapshot.id)
@@ -125,15 +138,33 @@ def apply(state: State, event: LineageEvent) -> State:  # noqa: PLR0911 - one re
         case ModelRegistered(model=model):
             return replace(state, models=_push(state.models, model.key.name, model))
         case ContractBound(model=key, contract=contract):
-            versions = list(state.models[key.name])
-            versions[key.version - 1] = versions[key.version - 1].model_copy(update={"contract": contract})
-            return replace(state, models=state.models.set(key.name, tuple(versions)))
+            return _amended(state, key, {"contract": contract})
+        case Linked(model=key):
+            model = state.models[key.name][key.version - 1]
+            uses = tuple(dict.fromkeys((*model.uses, *event.uses)))
+            parents = tuple(dict.fromkeys((*model.parents, *event.parents)))
+            return _amended(state, key, {"uses": uses, "parents": parents})
         case Recorded():
             return replace(state, records=state.records.set((event.what, event.name), event))
         case Attested():
             return replace(state, attestations=_push(state.attestations, event.model, event))
         case Promoted():
             return replace(state, holders=_move_alias(state.holders, event))
+        case LeakageChecked():
+            kept = tuple(check for check in state.leakage.get(event.model, ()) if check.name != event.name)
+            return replace(state, leakage=state.leakage.set(event.model, (*kept, event)))
+        case Erased():
+            return replace(state, erasures=state.erasures.set(event.erasure, event))
+        case ErasureClosed():
+            return replace(state, closed=state.closed.set(event.erasure, event))
+        case Retired():
+            return replace(state, retired=state.retired.set(event.model, event))
+
+
+def _amended(state: State, key: VersionKey, update: dict[str, Any]) -> State:
+    versions = list(state.models[key.name])
+    versions[key.version - 1] = versions[key.version - 1].model_copy(update=update)
+    return replace(state, models=state.models.set(key.name, tuple(versions)))
 
 
 def fold(events: Iterable[LineageEvent], start: State | None = None) -> State:

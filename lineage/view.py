@@ -62,11 +62,15 @@ class RefreshPolicy(Value):
     """How stale a model may get; exceeding any limit shuts its gate.
 
     Attributes:
+        slide: Length of a window that moves on with time, ending where the newest whole bucket does; None for a window
+            that stays. Only to a window that moves are rows after its end news.
         max_age: Wall clock minus the cut's `until`.
-        max_delta_rows: Rows of the cut that differ in the source now.
-        max_lag: Source commits after the cut; only for sources that have commits.
+        max_delta_rows: Rows of the cut that differ in the source now and, where a later window is there to be cut, rows
+            after the cut's end.
+        max_lag: Commits after the cut's, until they are found not to touch its rows; only for sources with history.
     """
 
+    slide: Annotated[Duration, Field(gt=timedelta())] | None = None
     max_age: Duration | None = None
     max_delta_rows: Annotated[int, Field(ge=0)] | None = None
     max_lag: Annotated[int, Field(ge=0)] | None = None

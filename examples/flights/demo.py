@@ -47,9 +47,14 @@ def main() -> None:
     another_dtype()
     known_bad_engine()
     everything_back()
+    erasure()
+    console.rule("Which segments are worth refreshing, under a budget?")
+    run("refresh", "plan", HERE / "refresh.yaml")
     console.rule("Where to look")
     run("status")
     run("lineage", MODEL)
+    run("impact", "flights")
+    run("query", "SELECT id, view, aliases FROM versions ORDER BY id")
     console.print(f"\nThe same facts in the MLflow UI:  snapline server --home {os.path.relpath(HOME)}")
     console.print(f"Done in {(time.monotonic() - started) / 60:.1f} minutes.")
 
@@ -96,6 +101,7 @@ def late_rows() -> None:
     )
     pq.write_table(pa.concat_tables([corrected, pa.Table.from_pylist(late, schema=flights.schema)]), FLIGHTS)
     run("gate", MODEL, expect=1)
+    run("snapshot", "diff", "flights", "now", expect=1)
     run("plan", MODEL)
     console.print("\nThe rows are put back:")
     kept.replace(FLIGHTS)
@@ -148,6 +154,20 @@ def everything_back() -> None:
     run("gate", MODEL, "--for", "production")
     console.print("\nIssued anew from the evidence there is, so that the newest certificate speaks of what serves now:")
     run("certify", MODEL)
+
+
+def erasure() -> None:
+    console.rule("(f) Three flights must be erased")
+    keys = PLACE / "erase.csv"
+    keys.write_text("flight_id\n5\n20001\n70007\n")
+    run("erase", "--snapshot", "flights", "--keys", keys, "--reason", "asked for by the carrier")
+    run("gate", MODEL, expect=1)
+    run("plan", MODEL)
+    console.print("\nRetrained without them, and certified anew:")
+    run("apply", MODEL)
+    run("erasures")
+    run("gate", MODEL, "--for", "production")
+    run("promote", MODEL, "--to", "champion")
 
 
 def command(*arguments: str | Path) -> list[str]:

@@ -45,13 +45,17 @@ MODEL = "smollm2-135m-instruct"
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder
+    parser.add_argument("--flights-only", action="store_true", help="write the flights and stop there")
+    options = parser.parse_args()
+    folder: Path = options.folder
     (folder / "data").mkdir(parents=True, exist_ok=True)
 
     flights = read_flights()
     pq.write_table(flights, folder / "data" / "flights.parquet")
     print(f"{flights.num_rows:,} flights in {folder / 'data' / 'flights.parquet'}")
 
+    if options.flights_only:
+        return
     probes = probe_chats(flights)
     (folder / "chats.jsonl").write_text("".join(json.dumps(probe) + "\n" for probe in probes))
     print(f"{len(probes)} chats in {folder / 'chats.jsonl'}")

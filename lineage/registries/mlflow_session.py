@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 QUIET_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
-    {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_DISABLE_AGENT_HINT": "1"}
+    {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_DISABLE_AGENT_HINT": "1",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    }
 )
 """What the process that imports MLflow should have in its environment, so that importing it is quiet as well."""
 

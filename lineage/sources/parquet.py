@@ -1,86 +1,175 @@
-"""Parquet sources: one file, or a folder of files that together are one table."""
+"""Parquet sources: one file, or a folder of files that together are one table, on this machine or in an object store.
+
+There is no history: the only commit is how the files are now, named by a digest of their names and stamps. What was
+overwritten is gone, and no earlier commit is pretended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from snapline.lineage.digest import BulkAlgorithm
-from snapline.lineage.encoding import columns_of, plain
+from snapline.lineage.digest import BulkAlgorithm, document_digest
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
-from snapline.lineage.files import FileStamp, HashedFile, hash_file, stamp_of
-from snapline.lineage.snapshot import Column
-from snapline.lineage.sources.location import locate
-from snapline.lineage.sources.protocol import Keep, Reading
+from snapline.lineage.files import FileStamp
+from snapline.lineage.snapshot import Column, Commit
+from snapline.lineage.sources.location import Files, files_at
+from snapline.lineage.sources.protocol import Window
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 
 class ParquetSource:
     """A Parquet table, as a snapshot reads it.
 
     Args:
-        path: A file or a folder.
+        place: A file or a folder, or `s3://bucket/prefix`.
         algorithm: The hash for the bytes of its files.
     """
 
-    def __init__(self, path: Path, algorithm: BulkAlgorithm) -> None:
-        self.path = path
+    travels = False
+
+    def __init__(self, place: str | PathLike[str], algorithm: BulkAlgorithm) -> None:
         self.algorithm = algorithm
+        self._files = files_at(str(place))
+        self._listings: dict[str, dict[str, FileStamp]] = {}
+        self._schemas: dict[str, tuple[str, pa.Schema]] = {}
 
-    def read(self, control: Sequence[str], keep: Keep) -> Reading:
-        """Return the rows that `keep` chooses; see `Source.read`."""
-        folder, names = locate(self.path)
-        hashed: list[HashedFile] = []
-        tables: list[pa.Table] = []
-        columns: tuple[Column, ...] | None = None
-        for name in names:
-            try:
-                hashed.append(hash_file(folder, name, self.algorithm))
-                with pq.ParquetFile(folder / name) as file:
-                    if columns is None:
-                        columns = _checked(columns_of(file.schema_arrow), control, name)
-                    _refuse_difference(columns, columns_of(file.schema_arrow), names[0], name)
-                    tables.append(_chosen(file, control, keep))
-            except (pa.ArrowException, OSError) as error:
-                self._refuse_change(folder, names, hashed)
-                raise DefinitionError(
-                    f"{folder / name} cannot be read as Parquet: {error}", hint="Replace it by a Parquet file."
-                ) from error
-        self._refuse_change(folder, names, hashed)
-        return Reading(_joined(tables, self.path), tuple(hashed))
-
-    def _refuse_change(self, folder: Path, names: tuple[str, ...], hashed: Sequence[HashedFile]) -> None:
-        """Compare the stamps of all files with those from before anything was parsed."""
-        changed = [file.path for file in hashed if not _is_stamped(folder / file.path, file.stamp)]
-        changed += set(names) ^ set(locate(self.path)[1])
-        if changed:
-            raise ConflictError(
-                f"{self.path} changed while it was read: {', '.join(sorted(set(changed)))}",
-                hint="Wait until nothing writes to it and run this again.",
+    def commit(self, version: str | None = None, as_of: datetime | None = None) -> Commit:
+        """Return the state of the files now; see `Source.commit`."""
+        listing = self._files.parquet()
+        identifier = _listing_digest(listing)
+        if as_of is not None or version not in (None, identifier):
+            asked = f"as of {as_of.isoformat()}" if as_of is not None else f"at {version}"
+            raise DefinitionError(
+                f"{self._files.place} keeps no history, so it cannot be read {asked}",
+                hint="Leave the version and the instant out, or keep the table in Delta or Iceberg.",
             )
+        self._listings[identifier] = listing
+        return Commit(id=identifier)
+
+    def commits(self) -> tuple[Commit, ...]:
+        """Return the state of the files now, alone."""
+        return (self.commit(),)
+
+    def names(self, commit: Commit) -> tuple[str, ...]:
+        """Return the files of a commit, sorted.
+
+        Raises:
+            NotFoundError: The files are no longer as they were at that commit.
+        """
+        return tuple(self._listing(commit))
+
+    def _listing(self, commit: Commit) -> dict[str, FileStamp]:
+        if commit.id not in self._listings and self.commit().id != commit.id:
+            raise NotFoundError(
+                f"{self._files.place} is no longer as it was at {commit.id}, and keeps no history",
+                hint="Read it as it is now.",
+            )
+        return self._listings[commit.id]
+
+    def stamp(self, name: str) -> FileStamp:
+        """Return a file's stamp."""
+        return self._files.stamp(name)
+
+    def hexdigest(self, name: str) -> str:
+        """Return the hex digest of a file's bytes."""
+        return self._files.hexdigest(name, self.algorithm)
+
+    def schema(self, commit: Commit) -> pa.Schema:
+        """Return the columns of a commit, in plain types: those of its first file, which `scan` holds the others to."""
+        return self._first(commit)[1]
+
+    def _first(self, commit: Commit) -> tuple[str, pa.Schema]:
+        from snapline.lineage.encoding import plain
+
+        if commit.id not in self._schemas:
+            listing = self._listing(commit)
+            name = next(iter(listing))
+            with reading(self._files, name, listing[name]), opened(self._files, name) as file:
+                self._schemas[commit.id] = (name, plain(file.schema_arrow.empty_table()).schema)
+        return self._schemas[commit.id]
+
+    def scan(
+        self, commit: Commit, name: str, time: str, window: Window | None, columns: Sequence[str] | None
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of one file; see `Source.scan`.
+
+        Raises:
+            DefinitionError: A column is unknown, the file is not Parquet, or its columns are not the first file's.
+            ConflictError: The file changed since the commit.
+        """
+        from snapline.lineage.encoding import columns_of
+        from snapline.lineage.sources.row_groups import pieces, refuse_unknown
+
+        first, schema = self._first(commit)
+        listing = self._listing(commit)
+        if name not in listing:
+            raise NotFoundError(f"{self._files.place} had no file {name} at {commit.id}")
+        with reading(self._files, name, listing[name]), opened(self._files, name) as file:
+            refuse_unknown(name, file.schema_arrow.names, (time, *(columns or ())))
+            _refuse_difference(columns_of(schema), columns_of(file.schema_arrow), first, name)
+            yield from pieces(file, time, window, columns)
 
 
-def _is_stamped(path: Path, stamp: FileStamp) -> bool:
+@contextmanager
+def reading(files: Files, name: str, before: FileStamp) -> Iterator[None]:
+    """Read one file inside this block; what Arrow complains of becomes ours.
+
+    Args:
+        files: Where the file lies.
+        name: The file.
+        before: Its stamp before it was read.
+
+    Raises:
+        ConflictError: It changed meanwhile.
+        DefinitionError: It is not Parquet.
+    """
+    import pyarrow as pa
+
     try:
-        return stamp_of(path) == stamp
-    except NotFoundError:
-        return False
-
-
-def _checked(columns: tuple[Column, ...], control: Sequence[str], name: str) -> tuple[Column, ...]:
-    present = [column.name for column in columns]
-    missing = [repr(column) for column in control if column not in present]
-    if missing:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        _refuse_change(files, name, before)
         raise DefinitionError(
-            f"{name} has no column {', '.join(missing)}; its columns are {', '.join(present)}",
-            hint="Name columns of the source for time, known time and key.",
-        )
-    return columns
+            f"{files.place}: {name} cannot be read as Parquet: {error}", hint="Replace it by a Parquet file."
+        ) from error
+    _refuse_change(files, name, before)
 
 
-def _refuse_difference(columns: tuple[Column, ...], found: tuple[Column, ...], first: str, name: str) -> None:
+@contextmanager
+def opened(files: Files, name: str, int96: str | None = None) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file, and close it afterwards.
+
+    Args:
+        files: Where the file lies.
+        name: The file.
+        int96: The unit of timestamps stored the old way, in 96 bits; None for nanoseconds.
+    """
+    import pyarrow.parquet as pq
+
+    with files.open(name) as stream, pq.ParquetFile(stream, coerce_int96_timestamp_unit=int96) as file:
+        yield file
+
+
+def _refuse_change(files: Files, name: str, before: FileStamp) -> None:
+    try:
+        if files.stamp(name) == before:
+            return
+    except NotFoundError:
+        pass  # a file that is gone changed too
+    raise ConflictError(
+        f"{files.place} changed while it was read: {name}", hint="Wait until nothing writes to it and run this again."
+    )
+
+
+def _refuse_difference(columns: Sequence[Column], found: Sequence[Column], first: str, name: str) -> None:
     expected, actual = ({column.name: column.type for column in side} for side in (columns, found))
     for column in sorted(expected.keys() | actual.keys()):
         before, here = expected.get(column, "missing"), actual.get(column, "missing")
@@ -91,23 +180,8 @@ def _refuse_difference(columns: tuple[Column, ...], found: tuple[Column, ...], f
             )
 
 
-def _chosen(file: pq.ParquetFile, control: Sequence[str], keep: Keep) -> pa.Table:
-    """Return the chosen rows of one file, reading other columns only of row groups that have any."""
-    tables = [plain(file.schema_arrow.empty_table())]
-    for group in range(file.num_row_groups):
-        chosen = keep(plain(file.read_row_group(group, columns=list(control)).select(list(control))))
-        if chosen.any():
-            rows = plain(file.read_row_group(group))
-            tables.append(rows if chosen.all() else rows.filter(pa.array(chosen)))
-    return pa.concat_tables(tables)
-
-
-def _joined(tables: Sequence[pa.Table], path: Path) -> pa.Table:
-    """Return the tables as one, with the finest of their units."""
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise DefinitionError(
-            f"the files of {path} cannot be read as one table: {error}",
-            hint="Write all files with the same units.",
-        ) from error
+def _listing_digest(listing: dict[str, FileStamp]) -> str:
+    """Return a digest of names and stamps; numbers go as text, for times in nanoseconds do not fit JSON's."""
+    return document_digest(
+        "listing", [[name, *(str(value) for value in stamp.model_dump().values())] for name, stamp in listing.items()]
+    )

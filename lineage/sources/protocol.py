@@ -1,43 +1,79 @@
-"""What a snapshot asks of the place its rows lie in."""
+"""What a snapshot asks of the place its rows lie in.
+
+A source is a table with one or more commits, each made of files. The file is the unit of change: a file that two
+commits share has the same rows in both, so what changed between commits is the rows of the files they do not share.
+Checking whether a source moved (`commit`, `names`, `stamp`, `hexdigest`) parses no rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-from snapline.lineage.files import HashedFile
-
-Keep = Callable[[pa.Table], NDArray[np.bool_]]
+    from snapline.lineage.files import FileStamp
+    from snapline.lineage.snapshot import Commit
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Rows read from a source, and the files they were read from, hashed."""
+class Window:
+    """A half-open window of event time, in instants with a zone."""
 
-    table: pa.Table
-    files: tuple[HashedFile, ...]
+    since: datetime
+    until: datetime
 
 
 class Source(Protocol):
-    """A table that can be read whole and consistently, part by part."""
+    """A table that can be read consistently, commit by commit and file by file.
 
-    def read(self, control: Sequence[str], keep: Keep) -> Reading:
-        """Return the rows that `keep` chooses, of plain types, in any order.
+    Methods raise NotFoundError when the table, a commit or a file is gone, DefinitionError when it cannot be read as
+    one table, and ConflictError when it changed while it was read.
+    """
 
-        Every row of the source passes through `keep` once, in tables of the control columns alone, so `keep` may also
-        count what it does not choose. All rows are of one state of the source.
+    @property
+    def travels(self) -> bool:
+        """Whether commits before the newest can be read."""
 
-        Args:
-            control: The columns `keep` looks at.
-            keep: From a table of n rows of those columns, shape (n,): which of the rows to return.
+    def commit(self, version: str | None = None, as_of: datetime | None = None) -> Commit:
+        """Return the newest commit, the one a version names, or the last one at or before an instant.
 
         Raises:
-            NotFoundError: The source is gone.
-            DefinitionError: It cannot be read as one table, or lacks a control column.
-            ConflictError: It changed while it was read.
+            NotFoundError: There is no such commit, or it was expired.
+            DefinitionError: The source does not travel, and another commit than the newest was asked for.
+        """
+
+    def commits(self) -> tuple[Commit, ...]:
+        """Return the commits the source still lists, oldest first; only the newest when it does not travel."""
+
+    def names(self, commit: Commit) -> tuple[str, ...]:
+        """Return the files of a commit, sorted.
+
+        A name stands for the rows of a data file *as this commit sees them*: where a format deletes rows by a second
+        file, the name covers both.
+        """
+
+    def stamp(self, name: str) -> FileStamp:
+        """Return what a file's stat says now; for a remote file its size and modification time alone."""
+
+    def hexdigest(self, name: str) -> str:
+        """Return the hex digest of all bytes that `name` stands for."""
+
+    def schema(self, commit: Commit) -> pa.Schema:
+        """Return the columns of a commit."""
+
+    def scan(
+        self, commit: Commit, name: str, time: str, window: Window | None, columns: Sequence[str] | None
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of one file in pieces, of plain types (see `encoding.plain`).
+
+        Args:
+            commit: A commit of this source.
+            name: One of its files.
+            time: The event-time column.
+            window: Yield only rows with a time inside, and those whose time is null; None for every row.
+            columns: Read only these; None for all.
         """

@@ -25,7 +25,7 @@ from snapline.lineage.registries.protocol import (
     snapshot_label,
     source_document,
 )
-from snapline.lineage.snapshot import Series, Snapshot
+from snapline.lineage.snapshot import Commit, Series, Snapshot
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,6 +50,8 @@ def snapshot(source: str = "/data/flights.parquet") -> Snapshot:
         buckets=181,
         manifest=f"blake3-object-v1:{'d' * 64}",
         taken_at=parse_instant("2026-01-01"),
+        commit=Commit(id="1"),
+        membership=f"blake3-object-v1:{'d' * 64}",
     )
 
 

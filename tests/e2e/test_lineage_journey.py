@@ -54,8 +54,8 @@ def test_a_late_row_and_a_correction_are_named_by_bucket(materialized: Snapline,
     answer = materialized("verify", "delays", "--json")
     assert answer.code == 1
     details = " ".join(detail for finding in answer.json["findings"] for detail in finding["details"])
-    assert "2013-01-02: members changed" in details
-    assert "2013-01-03: 1 late rows" in details
+    assert "2013-01-02: 1 corrected" in details
+    assert "2013-01-03: 1 late" in details
     plan = materialized.ok("plan")
     (model,) = plan["models"]
     assert any("in 2 buckets" in cause["message"] for cause in model["causes"])

@@ -37,7 +37,7 @@ from snapline.lineage.model import EdgeKind, ModelVersion, Parent, VersionKey, W
 from snapline.lineage.registries.mlflow import MlflowRegistry
 from snapline.lineage.registries.mlflow_server import server_command
 from snapline.lineage.registries.protocol import MirrorRecord, ProbeSet, snapshot_label
-from snapline.lineage.snapshot import Series, Snapshot
+from snapline.lineage.snapshot import Commit, Series, Snapshot
 
 pytestmark = [pytest.mark.browser, pytest.mark.mlflow]
 
@@ -94,6 +94,8 @@ def snapshot() -> Snapshot:
         buckets=181,
         manifest=f"blake3-object-v1:{'d' * 64}",
         taken_at=parse_instant("2026-01-01"),
+        commit=Commit(id="1"),
+        membership=f"blake3-object-v1:{'d' * 64}",
     )
 
 

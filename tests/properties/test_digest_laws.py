@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ from snapline.lineage.encoding import encode, plain
 from snapline.lineage.fingerprint import Fingerprint, fingerprint, instants
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.snapshot import Series
-from snapline.lineage.take import take
+from snapline.lineage.streaming import Layout, fingerprint_stream
+from snapline.lineage.take import Archive, take
 
 SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 EPOCH = datetime(2013, 1, 1, tzinfo=UTC)
@@ -114,6 +116,38 @@ def test_chunks_and_offsets_do_not_matter(rows, split, padding):
 
 
 @SETTINGS
+@given(
+    ROWS,
+    st.randoms(use_true_random=False),
+    st.lists(st.integers(0, 8), max_size=4),
+    st.sampled_from([0, 600, 10**9]),
+    st.sampled_from(Bucket),
+)
+def test_pieces_of_a_stream_do_not_matter(rows, random, splits, budget, bucket):
+    """Split anywhere, empty pieces among them, and spilled always, now and then, or never."""
+    table, shuffled = table_of(rows), table_of(random.sample(rows, len(rows)))
+    edges = [0, *sorted(splits), len(rows)]
+    parts = [shuffled.slice(start, max(stop - start, 0)) for start, stop in pairwise(edges)]
+    layout = Layout(SCHEMA, "time", "key", bucket)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = fingerprint_stream(parts, layout, BulkAlgorithm.BLAKE3, Path(scratch), budget=budget)
+    expected = print_of(table, bucket)
+    assert (found.columns, found.buckets, found.digest) == (expected.columns, expected.buckets, expected.digest)
+    assert found.rows == len(rows)
+
+
+@SETTINGS
+@given(ROWS, st.integers(0, 8), st.integers(0, 8))
+def test_a_cut_of_an_encoding_is_the_encoding_of_the_cut(rows, start, stop):
+    start, stop = sorted((min(start, len(rows)), min(stop, len(rows))))
+    for column in table_of(rows).columns:
+        array = column.combine_chunks()
+        expected = b"".join(encode(array.slice(start, stop - start)).parts(0, stop - start))
+        assert b"".join(encode(array).parts(start, stop)) == expected
+        assert b"".join(encode(array).cut(start, stop).parts(0, stop - start)) == expected
+
+
+@SETTINGS
 @given(ROWS, st.permutations(SCHEMA.names))
 def test_column_order_flags_and_metadata_do_not_matter(rows, names):
     table = table_of(rows)
@@ -183,7 +217,8 @@ def test_file_layout_does_not_matter(rows, random, files, group, compression, di
     def digest(folder: Path) -> str:
         series = Series(name="s", source=str(folder), time="time", known=None, key="key", bucket=Bucket.DAY)
         cut = Cut(since=EPOCH, until=EPOCH + timedelta(days=9))
-        return take(series, cut, ObjectStore(folder / "_objects", BulkAlgorithm.BLAKE3), EPOCH).digest
+        archive = Archive(ObjectStore(folder / "_objects", BulkAlgorithm.BLAKE3), "5a" * 32)
+        return take(series, cut, archive, EPOCH).digest
 
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as many:
         pq.write_table(table_of(rows), Path(one, "rows.parquet"))

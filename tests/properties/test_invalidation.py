@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from snapline.contracts.certificate import PREDICATE_TYPE, Certificate
 from snapline.contracts.gate import Examined, GateDecision, Standing, decide
 from snapline.lineage.events import Attested
-from snapline.lineage.invalidation import Cause, Change, ModelState, Why, effect, worst_state
+from snapline.lineage.invalidation import Cause, Change, ModelState, Remedy, Why, effect, worst_state
 from snapline.lineage.model import ModelVersion, VersionKey, Weights
 from snapline.lineage.view import OnErasure, OnRestatement, RefreshPolicy
 
@@ -25,10 +25,12 @@ ACCEPTED = Standing("contract", (ATTESTED, Certificate.model_construct()), ())
 CAUSES = st.lists(st.builds(Cause, st.sampled_from(Change), st.text(max_size=3), st.text(max_size=3)), max_size=6)
 POLICIES = st.builds(
     RefreshPolicy,
+    slide=st.none() | st.integers(1, 400).map(lambda days: timedelta(days=days)),
     max_delta_rows=st.none() | st.integers(0, 9),
     on_restatement=st.sampled_from(OnRestatement),
     on_erasure=st.sampled_from(OnErasure),
 )
+NEVER_SERVED = (Change.ERASURE_PENDING, Change.ERASED, Change.MEMBERS_DELETED, Change.LEAKED, Change.RETIRED)
 STATES, WHYS = list(ModelState), [None, *reversed(Why)]
 
 
@@ -78,3 +80,40 @@ def test_the_gate_is_open_exactly_when_nothing_shuts_it(found: list[Cause], poli
     assert set(decision.causes) | set(decision.notes) == set(found)
     without = decide(MODEL, "production", found, Examined(()), policy, ())
     assert not without.open
+
+
+@given(one=CAUSES, other=CAUSES, third=CAUSES, policy=POLICIES)
+def test_the_state_of_everything_found_is_a_join_of_the_states_of_its_parts(
+    one: list[Cause], other: list[Cause], third: list[Cause], policy: RefreshPolicy
+) -> None:
+    def state(*parts: list[Cause]) -> ModelState:
+        return worst_state(tuple(cause for part in parts for cause in part), policy)
+
+    def join(*states: ModelState) -> ModelState:
+        return max(states, key=STATES.index)
+
+    assert state(one, other) is state(other, one) is join(state(one), state(other))
+    assert join(join(state(one), state(other)), state(third)) is state(one, other, third)
+    assert state(one, one) is state(one)
+    assert state([]) is ModelState.FRESH
+
+
+@given(change=st.sampled_from(Change), policy=POLICIES)
+def test_the_matrix_is_total_and_pure(change: Change, policy: RefreshPolicy) -> None:
+    row = effect(change, policy)
+    assert row == effect(change, policy.model_copy())
+    assert row.state in ModelState
+    assert row.remedy in Remedy
+
+
+@given(
+    change=st.sampled_from(
+        [Change.ERASURE_PENDING, Change.ERASED, Change.MEMBERS_DELETED, Change.LEAKED, Change.RETIRED]
+    ),
+    about=CAUSES,
+    policy=POLICIES,
+)
+def test_erasure_leakage_and_retirement_shut_whatever_the_policy(
+    change: Change, about: list[Cause], policy: RefreshPolicy
+) -> None:
+    assert not decided([Cause(change, "m/1", "so")], about, policy).open

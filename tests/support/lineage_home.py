@@ -22,7 +22,7 @@ from snapline.lineage.model import ModelVersion, Weights
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.observe import Depth, Lens, Observation, observe
 from snapline.lineage.register import Origin, Registration, measure, register
-from snapline.lineage.series import CutOptions, SeriesOptions, take_and_record
+from snapline.lineage.series import CutOptions, Desk, SeriesOptions, take_and_record
 from snapline.lineage.signing import SigningKey, TrustedKeys
 from snapline.lineage.snapshot import Snapshot
 from snapline.lineage.state import State
@@ -91,7 +91,7 @@ class LineageHome:
         self, name: str = "trips", series: SeriesOptions | None = None, cut: CutOptions = WINDOW, now: datetime = NOW
     ) -> Snapshot:
         series = self.options() if series is None and name not in self.state.series else series or SeriesOptions()
-        return take_and_record(name, series, cut, self.ledger, self.objects, now)
+        return take_and_record(name, series, cut, self.ledger, Desk(self.objects, now))
 
     def define(self, text: str = VIEW, trainer: str = TRAINER) -> View:
         (self.folder / "train.py").write_text(trainer)

@@ -34,7 +34,7 @@ from snapline.lineage.model import ModelVersion
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.observe import Depth, Lens
 from snapline.lineage.register import Origin, Registration, measure, register
-from snapline.lineage.series import CutOptions, SeriesOptions, take_and_record
+from snapline.lineage.series import CutOptions, Desk, SeriesOptions, take_and_record
 from snapline.lineage.signing import SigningKey, TrustedKeys
 from snapline.lineage.stat_cache import CLOCK_GRANULARITY_NS, StatCache
 from snapline.lineage.state import State
@@ -162,9 +162,9 @@ class Home:
         return folder
 
     def _cut_and_define(self) -> None:
-        columns = SeriesOptions(str(self.source), "dep_time", "arr_known", "flight_id", "day")
+        columns = SeriesOptions(str(self.source), "dep_time", "arr_known", None, "flight_id", "day")
         window = CutOptions("2013-01-01", "2013-01-05")
-        take_and_record("flights", columns, window, self.ledger, self.objects, NOW)
+        take_and_record("flights", columns, window, self.ledger, Desk(self.objects, NOW))
         self.define(VIEW)
 
     def define(self, text: str) -> None:

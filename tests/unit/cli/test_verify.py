@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from lineage_home import DAY, START, LineageHome
+from lineage_home import DAY, NOW, START, LineageHome
 
+from snapline.cli.status import status
 from snapline.cli.verify import verify
 from snapline.cli.wiring import Home, initialise
 from snapline.lineage.digest import BulkAlgorithm
@@ -71,3 +72,35 @@ def test_the_strongest_finding_gives_the_code(made: LineageHome, capsys: pytest.
     assert answer["ok"] is False
     assert {finding["kind"] for finding in answer["findings"]} == {"source is gone", "weights differ"}
     assert code_of(made, None) == 0
+
+
+def test_what_differs_is_named_by_bucket_and_kind(made: LineageHome, capsys: pytest.CaptureFixture[str]) -> None:
+    made.rows[0]["delay"] = 99
+    made.rows.pop(3)
+    made.rows.append({"at": START + 2 * DAY, "seen": NOW + DAY, "id": 51, "delay": 0})
+    made.write()
+    assert code_of(made) == 1
+    restated, deleted = json.loads(capsys.readouterr().out)["findings"]
+    assert restated["details"] == ["2013-01-01: 1 corrected", "2013-01-02: 1 deleted", "2013-01-03: 1 late"]
+    assert "1 of the rows it was made from were deleted" in deleted["message"]
+
+
+def test_status_tells_three_numbers_and_does_not_know_what_was_not_read(
+    made: LineageHome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def row() -> dict:
+        capsys.readouterr()
+        status(home=made.folder / "home", as_json=True)
+        (one,) = json.loads(capsys.readouterr().out)["models"]
+        return one
+
+    unread = row()
+    assert (unread["state"], unread["lag"], unread["delta"]) == ("STALE_DATA", None, None)
+    assert unread["age_seconds"] > 10 * 365 * 86_400
+    assert unread["causes"]["snapshots"][0]["changes"][0]["kind"] == "source bytes changed and were not read yet"
+    assert code_of(made) == 0
+    read = row()
+    assert read["state"] == "FRESH"
+    assert read["delta"] == {"appended": 0, "corrected": 0, "deleted": 0, "late": 0, "newer": 3}
+    status(home=made.folder / "home")
+    assert "3 newer" in capsys.readouterr().out

@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from journeys import flights
@@ -68,7 +69,9 @@ def test_a_source_whose_bytes_moved_shuts_until_its_rows_are_compared(home, mode
 
 
 def test_a_restatement_shuts_by_policy(home, model):
-    pq.write_table(flights(90), home.source)
+    delays = [None, *flights()["dep_delay"].to_pylist()[1:]]
+    delays[1:9] = [99.0] * 8
+    pq.write_table(flights().set_column(3, "dep_delay", pa.array(delays)), home.source)
     seen = home.inspector(Depth(rows=True)).observe(model)
     home.ledger.commit(lambda _state: seen.compared)
     assert gate(home, model).why is Why.NO

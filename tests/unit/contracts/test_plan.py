@@ -93,8 +93,8 @@ def test_restated_rows_rebuild_and_then_certify(home, model):
     found = plan(home, model)
     rebuild, again = found.steps
     assert (rebuild.kind, rebuild.target, again.kind) == (StepKind.MATERIALIZE, None, StepKind.CERTIFY)
-    assert kinds(rebuild.causes) == kinds(again.causes) == ["RESTATED"]
-    assert "2013-01-01: members changed" in rebuild.causes[0].details[0]
+    assert kinds(rebuild.causes) == kinds(again.causes) == ["RESTATED", "MEMBERS_DELETED"]
+    assert "2013-01-01: 10 deleted" in rebuild.causes[0].details[0]
     assert again.contract == "tiny"
 
 

@@ -25,7 +25,7 @@ from snapline.contracts.verdict import Finding, Verdict, Witness
 from snapline.lineage.cut import Bucket, Cut, parse_instant
 from snapline.lineage.model import ModelVersion, VersionKey, Weights
 from snapline.lineage.registries.protocol import MirrorRecord
-from snapline.lineage.snapshot import Series, Snapshot
+from snapline.lineage.snapshot import Commit, Series, Snapshot
 
 SNAPSHOT = Snapshot(
     series=Series(name="flights", source="/data/f.parquet", time="t", known="k", key="id", bucket=Bucket.DAY),
@@ -35,6 +35,8 @@ SNAPSHOT = Snapshot(
     buckets=181,
     manifest=f"blake3-object-v1:{'d' * 64}",
     taken_at=parse_instant("2026-01-01"),
+    commit=Commit(id="1"),
+    membership=f"blake3-object-v1:{'d' * 64}",
 )
 WITNESS = Witness(prompt="chat-17", path="decode-forced", position=4, tokens=(50, 61), figures={"half_span": "3.25"})
 

@@ -12,23 +12,30 @@ from snapline.lineage.digest import BulkAlgorithm, canonical_json
 from snapline.lineage.events import (
     Attested,
     ContractBound,
+    Erased,
+    ErasureClosed,
     Initialized,
+    LeakageChecked,
     LineageEvent,
+    Linked,
     ModelRegistered,
     Promoted,
     Recorded,
+    Retired,
+    RuleFinding,
     SnapshotTaken,
     SourceCompared,
     ViewDefined,
     decode,
     encode,
 )
-from snapline.lineage.model import EdgeKind, ModelVersion, Parent, VersionKey, Weights
-from snapline.lineage.snapshot import BucketChange, Comparison, Series, Snapshot
+from snapline.lineage.model import EdgeKind, ModelVersion, Parent, Use, UseKind, VersionKey, Weights
+from snapline.lineage.snapshot import BucketChange, Commit, Comparison, Series, Snapshot
 from snapline.lineage.view import RefreshPolicy, StoredFile, Trainer, View, ViewDefinition
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
 DIGEST = "blake3-thing-v1:" + "a" * 64
+SALT = "5a" * 32
 SNAPSHOT = Snapshot(
     series=Series(name="flights", source="/data", time="t", known=None, key="k", bucket=Bucket.DAY),
     cut=Cut(since=datetime(2013, 1, 1, tzinfo=UTC), until=datetime(2013, 7, 1, tzinfo=UTC)),
@@ -37,6 +44,8 @@ SNAPSHOT = Snapshot(
     buckets=181,
     manifest=DIGEST,
     taken_at=AT,
+    commit=Commit(id="12", at=AT),
+    membership=DIGEST,
 )
 VIEW = View(
     definition=ViewDefinition(
@@ -62,9 +71,11 @@ VERSION = ModelVersion(
     contract="chat",
     materialize_seconds=90,
 )
-COMPARISON = Comparison(changed=(BucketChange(label="2013-01-01", rows_then=3, rows_now=0),), delta_rows=3)
+COMPARISON = Comparison(
+    changed=(BucketChange(label="2013-01-01", rows_then=3, rows_now=0, deleted=3),), commit=Commit(id="13"), lag=1
+)
 EVENTS: list[LineageEvent] = [
-    Initialized(at=AT, algorithm=BulkAlgorithm.SHA256),
+    Initialized(at=AT, algorithm=BulkAlgorithm.SHA256, salt=SALT),
     SnapshotTaken(at=AT, snapshot=SNAPSHOT),
     SourceCompared(at=AT, snapshot=SNAPSHOT.id, files=DIGEST, comparison=COMPARISON),
     ViewDefined(at=AT, view=VIEW),
@@ -73,6 +84,22 @@ EVENTS: list[LineageEvent] = [
     Recorded(at=AT, what="probes", name="chats", digest=DIGEST, object=DIGEST, count=200),
     Attested(at=AT, model=MODEL, predicate_type="https://x/v1", envelope=DIGEST, retained=(DIGEST,), seconds=5),
     Promoted(at=AT, model=MODEL, alias="champion", target="production", envelope=DIGEST, rollback=True),
+    Linked(at=AT, model=MODEL, uses=(Use(kind=UseKind.EVALUATED_ON, snapshot=SNAPSHOT.id),)),
+    LeakageChecked(
+        at=AT, model=MODEL, name="pit", rules=DIGEST, rows=DIGEST, findings=(RuleFinding(rule="label", rows=2),)
+    ),
+    Erased(
+        at=AT,
+        erasure="ab" * 32,
+        series=("flights",),
+        tombstones=DIGEST,
+        keys=3,
+        absent=1,
+        snapshots=(SNAPSHOT.id,),
+        reason="asked for",
+    ),
+    Retired(at=AT, model=MODEL, reason="erased rows"),
+    ErasureClosed(at=AT, erasure="ab" * 32, certificate=DIGEST),
 ]
 
 
@@ -93,8 +120,8 @@ def test_an_event_comes_back_as_it_was_written(event: LineageEvent) -> None:
 
 def test_an_instant_is_written_in_utc_whatever_it_was_given_in() -> None:
     there = AT.astimezone(timezone(timedelta(hours=9)))
-    assert encode(Initialized(at=there, algorithm=BulkAlgorithm.BLAKE3)) == encode(
-        Initialized(at=AT, algorithm=BulkAlgorithm.BLAKE3)
+    assert encode(Initialized(at=there, algorithm=BulkAlgorithm.BLAKE3, salt=SALT)) == encode(
+        Initialized(at=AT, algorithm=BulkAlgorithm.BLAKE3, salt=SALT)
     )
 
 

@@ -19,7 +19,7 @@ from snapline.lineage.errors import DefinitionError
 from snapline.lineage.fingerprint import Fingerprint, fingerprint
 from snapline.lineage.snapshot import Column
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "rows_v1.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "rows_v2.json"
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
 
@@ -76,6 +76,7 @@ def test_the_recipe_is_the_one_that_is_documented():
             "key": pa.array([7, -2], pa.int16()),
             "name": pa.array([None, "né"]),
             "tags": pa.array([[1, None], []], pa.list_(pa.int8())),
+            "wait": pa.array([-1, 2000], pa.duration("ns")),
         }
     )
     columns = [
@@ -83,37 +84,101 @@ def test_the_recipe_is_the_one_that_is_documented():
         {"name": "name", "type": "string"},
         {"name": "tags", "type": "list<int8>"},
         {"name": "time", "type": "timestamp[utc]"},
+        {"name": "wait", "type": "duration"},
     ]
-    seconds = int(NOON.timestamp())
+    noon = int(NOON.timestamp()) * 10**6
 
     def bucket(label: str, encoded: bytes) -> dict[str, object]:
-        header = canonical_json(["rows-v1", columns, label, 1])
+        header = canonical_json(["rows-v2", columns, label, 1])
         framed = struct.pack("<q", len(header)) + header + encoded
         return {"label": label, "rows": 1, "hexdigest": bytes_hex(framed, BulkAlgorithm.BLAKE3)}
 
-    name, empty = struct.pack("<bq", 1, 3) + "né".encode(), struct.pack("<bq", 1, 0)
-    null, tags = struct.pack("<bq", 0, 0), struct.pack("<bqbbbb", 1, 2, 1, 0, 1, 0)
+    name, empty = struct.pack("<bi", 0, 3) + "né".encode(), struct.pack("<bib", 0, 0, 0)
+    null, tags = struct.pack("<bbi", 1, 1, 0), struct.pack("<bibbbbb", 0, 2, 1, 0, 1, 1, 0)
+    whole, floored = struct.pack("<bqb", 0, 2, 0), struct.pack("<bqbh", 0, -1, 1, 999)
+    eve = struct.pack("<bqb", 0, noon - 86400 * 10**6, 0)
     buckets = [
-        bucket("2012-12-31", struct.pack("<bh", 1, -2) + name + empty + struct.pack("<bqi", 1, seconds - 86400, 0)),
-        bucket("2013-01-01", struct.pack("<bh", 1, 7) + null + tags + struct.pack("<bqi", 1, seconds, 0)),
+        bucket("2012-12-31", struct.pack("<bh", 0, -2) + name + empty + eve + whole),
+        bucket("2013-01-01", struct.pack("<bh", 0, 7) + null + tags + struct.pack("<bqb", 0, noon, 0) + floored),
     ]
     found = print_of(table)
     assert [column.model_dump() for column in found.columns] == columns
     assert [digest.model_dump() for digest in found.buckets] == buckets
     root = merkle_root([canonical_json(columns), *map(canonical_json, buckets)], BulkAlgorithm.BLAKE3)
-    assert found.digest == f"blake3-rows-v1:{root}"
+    assert found.digest == f"blake3-rows-v2:{root}"
 
 
 def test_instants_before_the_epoch_floor():
-    ticks = pa.array([-1], pa.timestamp("us"))
-    assert b"".join(encode(ticks).parts(0, 1)) == struct.pack("<bqi", 1, -1, 999_999_000)
+    encoded = {unit: b"".join(encode(pa.array([-1], pa.timestamp(unit))).parts(0, 1)) for unit in ("s", "us", "ns")}
+    assert encoded == {
+        "s": struct.pack("<bqb", 0, -(10**6), 0),
+        "us": struct.pack("<bqb", 0, -1, 0),
+        "ns": struct.pack("<bqbh", 0, -1, 1, 999),
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pa.array([0, 2**63 // 10**6 + 1], pa.timestamp("s")), "9223372036855 s since the epoch"),
+        (pa.array([-(2**62), 0], pa.duration("ms")), "-4611686018427387904 ms"),
+        (pa.LargeListArray.from_arrays([0, 2**31, 2**31], pa.nulls(2**31)), "a value of length 2147483648"),
+    ],
+    ids=["instant", "duration", "long value"],
+)
+def test_values_beyond_the_encoding_are_refused_by_column(values, message):
+    with pytest.raises(DefinitionError, match=rf"column 'far' holds {message}") as caught:
+        print_of(pa.table({"time": [NOON] * 2, "key": [1, 2], "far": values}))
+    assert "at the source" in caught.value.hint
+
+
+def test_instants_outside_the_calendar_are_refused():
+    far = pa.array([2**43, 0], pa.timestamp("s"))
+    for bucket in Bucket:
+        with pytest.raises(DefinitionError, match="expected instants in the years 1 to 9999"):
+            print_of(pa.table({"time": far, "key": [1, 2]}), bucket=bucket)
 
 
 def test_decimals_are_sign_extended_to_one_width():
     widths = [pa.decimal32(4, 2), pa.decimal64(4, 2), pa.decimal128(4, 2), pa.decimal256(4, 2)]
     for value, number in ((Decimal("-0.01"), -1), (Decimal("12.34"), 1234)):
         found = {b"".join(encode(pa.array([value], width)).parts(0, 1)) for width in widths}
-        assert found == {b"\x01" + number.to_bytes(32, "little", signed=True)}
+        assert found == {b"\0" + number.to_bytes(32, "little", signed=True)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (pa.array([1.5, float("nan"), 0.0, -0.0, -1.5, float("-inf"), float("inf")]), "-inf -1.5 -0.0 0.0 1.5 inf nan"),
+        (pa.array([1, -2, 0], pa.float16()), "-2.0 0.0 1.0"),
+        (pa.array([2**64 - 1, 0, 2**63], pa.uint64()), f"0 {2**63} {2**64 - 1}"),
+        (pa.array([True, False]), "False True"),
+        (pa.array(["b", "é", "", "a\0", "a"]), " a a\0 b é"),
+        (pa.array([Decimal("2.5"), Decimal("-10.0")]), "-10.0 2.5"),
+        (pa.array([date(2000, 1, 2), date(1960, 1, 1)]), "1960-01-01 2000-01-02"),
+    ],
+    ids=lambda found: str(getattr(found, "type", "")),
+)
+def test_keys_ascend(keys, expected):
+    found = print_of(pa.table({"time": [NOON] * len(keys), "key": keys}))
+    assert " ".join(map(str, found.table["key"].to_pylist())) == expected
+
+
+def test_rows_of_many_pieces_are_put_together_in_time_order():
+    """Rows of 20 kB, so that a few buckets fill a piece and several pieces are worked on at once."""
+    rows = 3000
+    table = pa.table(
+        {
+            "time": [NOON + timedelta(hours=hour) for hour in range(rows)],
+            "key": range(rows),
+            "text": [f"{number:x}" * 5000 for number in range(10_000, 10_000 + rows)],
+        }
+    )
+    shuffled = table.take(pa.array(np.random.default_rng(1).permutation(rows)))
+    found = print_of(shuffled)
+    assert found.table == print_of(table).table == table
+    assert (found.digest, found.buckets) == (print_of(table).digest, print_of(table).buckets)
+    assert found.buckets[7] == print_of(table.slice(7 * 24 - 12, 24)).buckets[0]
 
 
 def test_rows_come_back_in_key_order_within_their_buckets():
@@ -238,5 +303,5 @@ def test_no_rows_have_the_digest_of_their_columns():
     table = pa.table({"time": pa.array([], pa.timestamp("s")), "key": pa.array([], pa.int64())})
     found = print_of(table)
     root = merkle_root([canonical_json([column.model_dump() for column in found.columns])], BulkAlgorithm.BLAKE3)
-    assert (found.buckets, found.digest) == ((), f"blake3-rows-v1:{root}")
+    assert (found.buckets, found.digest) == ((), f"blake3-rows-v2:{root}")
     assert print_of(table.rename_columns(["time", "other"]), key="other").digest != found.digest

@@ -1,50 +1,16 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
+from histories import defined, fleet, key, linked, registered, snapshot, taken, view
 
-from snapline.lineage.cut import Bucket, Cut
-from snapline.lineage.events import LineageEvent, ModelRegistered, SnapshotTaken
-from snapline.lineage.graph import Graph, ancestry, document, mermaid, tree
-from snapline.lineage.model import EdgeKind, ModelVersion, Parent, VersionKey, Weights
-from snapline.lineage.snapshot import Series, Snapshot
-from snapline.lineage.state import State, fold
-
-AT = datetime(2026, 1, 1, tzinfo=UTC)
-DIGEST = "blake3-thing-v1:" + "a" * 64
-
-
-def snapshot(source: str = "/data/trips.parquet") -> Snapshot:
-    return Snapshot(
-        series=Series(name="trips", source=source, time="t", known=None, key="k", bucket=Bucket.DAY),
-        cut=Cut(since=datetime(2013, 1, 1, tzinfo=UTC), until=datetime(2013, 7, 1, tzinfo=UTC)),
-        digest=DIGEST,
-        rows=9,
-        buckets=1,
-        manifest=DIGEST,
-        taken_at=AT,
-    )
-
-
-def version(name: str, *parents: str, cut: Snapshot | None = None) -> ModelRegistered:
-    return ModelRegistered(
-        at=AT,
-        model=ModelVersion(
-            key=VersionKey(name=name, version=1),
-            weights=Weights(digest=DIGEST, path="/w", manifest=DIGEST, size_bytes=1),
-            view_name="view" if cut else None,
-            view=DIGEST if cut else None,
-            snapshots=(cut.id,) if cut else (),
-            parents=tuple(
-                Parent(kind=EdgeKind.FINE_TUNED_FROM, model=VersionKey(name=parent, version=1)) for parent in parents
-            ),
-        ),
-    )
+from snapline.lineage.events import LineageEvent
+from snapline.lineage.graph import Graph, ancestry, document, tree
+from snapline.lineage.model import EdgeKind, UseKind
+from snapline.lineage.state import fold
 
 
 def graph_of(name: str, *events: LineageEvent) -> Graph:
-    state: State = fold(events)
+    state = fold(events)
     return ancestry(state.models[name][0], state)
 
 
@@ -52,8 +18,8 @@ def graph_of(name: str, *events: LineageEvent) -> Graph:
 def diamond() -> Graph:
     """Two models made from one base and one snapshot, and one made from both."""
     cut = snapshot()
-    made = [version("base"), version("left", "base", cut=cut), version("right", "base", cut=cut)]
-    return graph_of("top", SnapshotTaken(at=AT, snapshot=cut), *made, version("top", "left", "right"))
+    made = [registered("base"), registered("left", "base", cut=cut), registered("right", "base", cut=cut)]
+    return graph_of("top", taken(cut), defined(view()), *made, registered("top", "left", "right"))
 
 
 def test_what_is_shared_is_there_once(diamond: Graph) -> None:
@@ -69,30 +35,60 @@ def test_what_is_shared_is_there_once(diamond: Graph) -> None:
 
 
 def test_an_external_base_model_has_only_itself() -> None:
-    alone = graph_of("base", version("base"))
+    alone = graph_of("base", registered("base"))
     assert [node.id for node in alone.nodes] == ["model:base/1"]
     assert alone.edges == ()
-    assert tree(alone, VersionKey(name="base", version=1)) == alone.nodes[0].label
+    assert tree(alone, key("base")) == alone.nodes[0].label
+
+
+@pytest.mark.parametrize("kind", [*UseKind, *EdgeKind])
+def test_every_kind_of_edge_is_followed(kind: UseKind | EdgeKind) -> None:
+    cut = snapshot()
+    to = cut if kind in list(UseKind) else "base"
+    found = graph_of("m", taken(cut), registered("base"), registered("m"), linked("m", kind, to))
+    target = f"snapshot:{cut.id}" if to is cut else "model:base/1"
+    first = found.edges[0]
+    assert (first.source, first.kind, first.target) == ("model:m/1", kind.value, target)
+    assert {node.id for node in found.nodes} >= {"model:m/1", target}
+    assert any(node.kind == "source" for node in found.nodes) == (to is cut)
 
 
 def test_the_tree_goes_all_the_way_down(diamond: Graph) -> None:
-    lines = tree(diamond, VersionKey(name="top", version=1)).splitlines()
+    lines = tree(diamond, key("top")).splitlines()
     assert lines[0].startswith("top/1")
     assert sum("fine_tuned_from base/1" in line for line in lines) == 2
-    assert "[2013-01-01, 2013-07-01)  9 rows" in "\n".join(lines)
+    assert "[2013-01-01, 2013-02-01)  9 rows" in "\n".join(lines)
+
+
+def test_the_tree_tells_what_it_showed_before_once_in_full(diamond: Graph) -> None:
+    text = tree(diamond, key("top"))
+    assert text.count("cut_from") == 1
+    (again,) = (line for line in text.splitlines() if line.endswith("(shown above)"))
+    assert "trained_on snapshot trips@" in again
+
+
+def test_the_tree_of_many_diamonds_stays_as_small_as_the_graph() -> None:
+    events: list[LineageEvent] = [registered("m/1")]
+    for number in range(2, 60):
+        sides = [
+            registered(f"left/{number - 1}", f"m/{number - 1}"),
+            registered(f"right/{number - 1}", f"m/{number - 1}"),
+        ]
+        events += [*sides, registered(f"m/{number}", f"left/{number - 1}", f"right/{number - 1}")]
+    state = fold(events)
+    found = ancestry(state.models["m"][-1], state)
+    assert len(tree(found, key("m/59")).splitlines()) == 1 + len(found.edges)
+
+
+def test_branches_are_drawn_to_the_last_child() -> None:
+    state = fold(fleet())
+    lines = tree(ancestry(state.models["adapter"][0], state), key("adapter")).splitlines()
+    assert [line[:3] for line in lines[1:3]] == ["└─ ", "   "]
+    assert lines[-1].startswith("      └─ fine_tuned_from base/1")
+    assert lines[3].startswith("   │  └─ cut_from source /data/held-out.parquet")
 
 
 def test_the_document_is_plain_and_complete(diamond: Graph) -> None:
     plain = document(diamond)
     assert len(plain["nodes"]) == len(diamond.nodes)
     assert {"from": "model:top/1", "kind": "fine_tuned_from", "to": "model:left/1"} in plain["edges"]
-
-
-def test_mermaid_cannot_be_broken_out_of_by_a_path() -> None:
-    cut = snapshot('/data/"]; click n0 href "x" <b>&#1;`')
-    drawn = mermaid(graph_of("m", SnapshotTaken(at=AT, snapshot=cut), version("m", cut=cut)))
-    (line,) = (line for line in drawn.splitlines() if "source /data" in line)
-    label = line.strip().partition('["')[2].removesuffix('"]')
-    assert not set(label) & set('"<>&`')
-    assert "#quot;]; click n0 href #quot;x#quot; #lt;b#gt;#amp;#35;1;#96;" in label
-    assert drawn.count("-->") == 3

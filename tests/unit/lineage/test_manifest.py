@@ -11,10 +11,11 @@ import pytest
 
 from snapline.lineage.digest import BulkAlgorithm
 from snapline.lineage.errors import IntegrityError, NotFoundError
-from snapline.lineage.files import HashedFile, hash_file
+from snapline.lineage.files import HashedFile, SourceFile, hash_file
 from snapline.lineage.manifest import changed_files, decode_manifest, encode_manifest
 from snapline.lineage.query import run_view
 from snapline.lineage.snapshot import BucketDigest, Column, Manifest
+from snapline.lineage.sources.opening import open_source
 
 BLAKE3 = BulkAlgorithm.BLAKE3
 
@@ -29,8 +30,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def files(folder: Path) -> tuple[HashedFile, ...]:
-    return tuple(hash_file(folder, name, BLAKE3) for name in ("a.parquet", "b.parquet"))
+def files(folder: Path) -> tuple[SourceFile, ...]:
+    return tuple(hashed(folder, name) for name in ("a.parquet", "b.parquet"))
+
+
+def hashed(folder: Path, name: str) -> SourceFile:
+    return SourceFile(**hash_file(folder, name, BLAKE3).model_dump(), first="2013-01-01", last="2013-01-01", later=4)
+
+
+def changed(files: tuple[HashedFile, ...], path: Path) -> tuple[str, ...]:
+    source = open_source(str(path), BLAKE3)
+    return changed_files(files, source, source.commit())
 
 
 @pytest.fixture
@@ -39,6 +49,8 @@ def manifest(files: tuple[HashedFile, ...]) -> Manifest:
         columns=(Column(name="é", type="int64"),),
         buckets=(BucketDigest(label="2013-01-01", rows=3, hexdigest="ab" * 32),),
         files=files,
+        erasures=("ab" * 32,),
+        erased=2,
     )
 
 
@@ -81,34 +93,34 @@ def test_bytes_that_are_no_manifest_are_refused(manifest, damage):
 
 
 def test_an_untouched_source_is_unchanged_and_not_read(folder, files):
-    assert changed_files(files, folder, BLAKE3) == ()
+    assert changed(files, folder) == ()
     lies = tuple(file.model_copy(update={"hexdigest": "0" * 64}) for file in files)
-    assert changed_files(lies, folder, BLAKE3) == ()
+    assert changed(lies, folder) == ()
 
 
 def test_a_touched_file_is_hashed_and_is_unchanged_when_its_bytes_are(folder, files):
     os.utime(folder / "a.parquet", ns=(1, 1))
-    assert changed_files(files, folder, BLAKE3) == ()
+    assert changed(files, folder) == ()
     (folder / "b.parquet").write_bytes(b"B.parquet")
-    assert changed_files(files, folder, BLAKE3) == ("b.parquet",)
+    assert changed(files, folder) == ("b.parquet",)
     (folder / "b.parquet").write_bytes(b"b.parquet")
-    assert changed_files(files, folder, BLAKE3) == ()
+    assert changed(files, folder) == ()
 
 
 def test_added_and_removed_files_differ(folder, files):
     (folder / "a.parquet").rename(folder / "c.parquet")
-    assert changed_files(files, folder, BLAKE3) == ("a.parquet", "c.parquet")
+    assert changed(files, folder) == ("a.parquet", "c.parquet")
 
 
 def test_a_source_that_is_one_file(folder):
     path = folder / "a.parquet"
-    files = (hash_file(folder, path.name, BLAKE3),)
-    assert changed_files(files, path, BLAKE3) == ()
+    files = (hashed(folder, path.name),)
+    assert changed(files, path) == ()
     path.write_bytes(b"other")
-    assert changed_files(files, path, BLAKE3) == ("a.parquet",)
+    assert changed(files, path) == ("a.parquet",)
     path.unlink()
     with pytest.raises(NotFoundError):
-        changed_files(files, path, BLAKE3)
+        changed(files, path)
 
 
 def test_a_gate_pays_for_no_heavy_import(manifest, folder, tmp_path):
@@ -117,8 +129,10 @@ def test_a_gate_pays_for_no_heavy_import(manifest, folder, tmp_path):
         "import sys; from pathlib import Path\n"
         "from snapline.lineage.digest import BulkAlgorithm\n"
         "from snapline.lineage.manifest import changed_files, decode_manifest\n"
+        "from snapline.lineage.sources.opening import open_source\n"
         "found = decode_manifest(Path(sys.argv[1]).read_bytes())\n"
-        "assert changed_files(found.files, Path(sys.argv[2]), BulkAlgorithm.BLAKE3) == ()\n"
+        "source = open_source(sys.argv[2], BulkAlgorithm.BLAKE3)\n"
+        "assert changed_files(found.files, source, source.commit()) == ()\n"
         "heavy = {'duckdb', 'pandas', 'pyarrow.compute', 'pyarrow.dataset', 'torch', 'mlflow'} & sys.modules.keys()\n"
         "sys.exit(str(heavy) if heavy else 0)\n"
     )

@@ -104,15 +104,18 @@ def test_a_query_that_selects_nothing_or_is_none_never_starts_the_trainer(home: 
     assert home.heard == []
 
 
-def test_a_source_that_moves_between_take_and_read_is_a_conflict(home: LineageHome) -> None:
+def test_a_source_that_moves_while_its_rows_are_read_back_is_a_conflict(home: LineageHome) -> None:
     home.define()
 
+    readings = []
+
     def meddle(what: str, done: int, total: int) -> None:
-        if what == "reading trips":
+        readings.append(what)
+        if readings.count("reading trips") == 2:
             home.rows[2]["delay"] = 99
             home.write()
 
-    with pytest.raises(ConflictError, match="these differ: 2013-01-02"):
+    with pytest.raises(ConflictError, match="changed while it was read"):
         home.materialize(on_progress=meddle)
     assert not home.state.models
     assert home.heard == []

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapline.lineage.errors import DefinitionError
-from snapline.lineage.query import matching, run_view
+from snapline.lineage.query import matching, run_view, select
 
 FLIGHTS = pa.table(
     {
@@ -118,3 +118,24 @@ def test_matching_needs_no_columns():
 def test_predicates_that_are_not_one_boolean_are_refused(predicate, message):
     with pytest.raises(DefinitionError, match=message):
         matching(FLIGHTS, predicate)
+
+
+def test_select_keeps_the_order_that_was_asked_for():
+    found = select("SELECT id, carrier FROM flights ORDER BY id DESC, carrier DESC", {"flights": FLIGHTS})
+    assert found.to_pylist() == [
+        {"id": 3, "carrier": "UA"},
+        {"id": 2, "carrier": None},
+        {"id": 1, "carrier": "B6"},
+        {"id": 1, "carrier": "AA"},
+    ]
+
+
+def test_columns_of_one_name_are_numbered_apart():
+    found = select("SELECT id, id, id AS id_1, delay AS id FROM flights LIMIT 0", {"flights": FLIGHTS})
+    assert found.column_names == ["id", "id_1", "id_1_1", "id_2"]
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE flights", "SELECT 1; SELECT 2", "SET threads = 2", "ATTACH 'x.db'"])
+def test_select_is_all_that_can_be_asked(statement):
+    with pytest.raises(DefinitionError, match="expected one SELECT statement"):
+        select(statement, {"flights": FLIGHTS})

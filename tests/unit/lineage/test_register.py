@@ -9,7 +9,8 @@ from lineage_home import NOW, VIEW, LineageHome
 from snapline.lineage.errors import DefinitionError, NotFoundError
 from snapline.lineage.events import Recorded
 from snapline.lineage.ledger import Ledger
-from snapline.lineage.model import ModelVersion, Weights
+from snapline.lineage.link import link
+from snapline.lineage.model import ModelVersion, Weights, parse_reference
 from snapline.lineage.register import Origin, Registration, measure, register
 from snapline.lineage.stores.sql import SqlStore
 
@@ -160,6 +161,40 @@ def test_a_contract_is_recorded_once_and_bound_to_the_version_there_is(home: Lin
     home.register("m", 1, contract=edited)
     assert home.state.records["contract", "strict"] == edited
     assert len(home.state.models["m"]) == 1
+
+
+def test_edges_given_at_registration_are_recorded_and_part_of_what_was_given(home: LineageHome) -> None:
+    home.take()
+    home.register("base", 1)
+    plain = home.register("m", 2)
+    edges = Origin(edges=("adapter_of=base", "evaluated_on=trips", "adapter_of=base/1"))
+    made = home.register("m", 2, edges)
+    assert (plain.key.version, made.key.version) == (1, 2)
+    assert [(p.kind.value, str(p.model)) for p in made.parents] == [("adapter_of", "base/1")]
+    assert [(use.kind.value, use.snapshot) for use in made.uses] == [("evaluated_on", home.state.snapshot("trips").id)]
+    assert home.register("m", 2, edges) == made
+    assert home.register("m", 2) == plain
+
+
+def test_a_version_that_was_linked_later_is_the_same_version(home: LineageHome) -> None:
+    home.register("base", 1)
+    made = home.register("m", 2)
+    linked, _ = link(parse_reference("m"), ["distilled_from=base"], home.ledger, NOW)
+    assert home.register("m", 2) == linked
+    assert linked.key == made.key
+    assert home.register("m", 2, Origin(edges=("distilled_from=base",))) == linked
+
+
+@pytest.mark.parametrize("edge", ["made_of=base", "adapter_of=nobody", "evaluated_on=base", "adapter_of"])
+def test_an_edge_that_cannot_be_registers_nothing(home: LineageHome, edge: str) -> None:
+    home.register("base", 1)
+    with pytest.raises((DefinitionError, NotFoundError)):
+        home.register("m", 2, Origin(edges=("adapter_of=base", edge)))
+    assert "m" not in home.state.models
+
+
+def test_a_snapshot_of_the_view_is_no_edge_besides(defined: LineageHome) -> None:
+    assert defined.register("delays", 1, Origin("delays", ("trips",), edges=("trained_on=trips",))).uses == ()
 
 
 def test_registering_moves_no_alias(home: LineageHome) -> None:

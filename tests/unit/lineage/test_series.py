@@ -9,7 +9,7 @@ from lineage_home import DAY, NOW, START, WINDOW, LineageHome
 
 from snapline.lineage.cut import Bucket, Cut
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
-from snapline.lineage.series import CutOptions, SeriesOptions, select, take_and_record
+from snapline.lineage.series import CutOptions, Desk, SeriesOptions, select, take_and_record
 from snapline.lineage.stores.memory import MemoryStore
 from snapline.lineage.stores.protocol import Entry
 
@@ -72,6 +72,11 @@ def test_a_later_option_that_differs_is_refused_and_the_same_is_not(
     home.take(series=home.options(bucket="day"))
 
 
+def test_known_until_needs_known(home: LineageHome) -> None:
+    with pytest.raises(DefinitionError, match="--known-until needs --known"):
+        home.take(series=home.options(known=None, known_until="seen"))
+
+
 def test_a_known_column_cannot_be_added_later(home: LineageHome) -> None:
     home.take(series=home.options(known=None))
     with pytest.raises(DefinitionError, match=r"--known: .*declared with None, not seen"):
@@ -97,6 +102,7 @@ def test_a_name_or_a_bucket_that_cannot_be_one_is_refused_with_a_hint(
         (CutOptions(since="2013-01-05", until="2013-01-04"), "the window is empty"),
         (CutOptions(since="yesterday", until="2013-01-04"), "found 'yesterday'"),
         (CutOptions(since="2013-01-01", until="2013-01-04", as_of="soon"), "found 'soon'"),
+        (CutOptions(since="2013-01-01", until="2013-01-04", as_of="2099-01-01"), "has not come yet"),
     ],
 )
 def test_a_window_that_is_none_is_refused(home: LineageHome, cut: CutOptions, message: str) -> None:
@@ -104,8 +110,8 @@ def test_a_window_that_is_none_is_refused(home: LineageHome, cut: CutOptions, me
         home.take(cut=cut)
 
 
-def test_as_of_needs_a_known_column_and_is_kept_when_given(home: LineageHome) -> None:
-    with pytest.raises(DefinitionError, match="--as-of needs a known column"):
+def test_as_of_needs_a_known_column_or_history_and_is_kept_when_given(home: LineageHome) -> None:
+    with pytest.raises(DefinitionError, match="no known column, and its source keeps no history"):
         home.take("plain", home.options(known=None), CutOptions(WINDOW.since, WINDOW.until, "2013-02-01"))
     snapshot = home.take(cut=CutOptions(WINDOW.since, WINDOW.until, "2013-01-02"))
     assert snapshot.cut.as_of == datetime(2013, 1, 2, tzinfo=UTC)
@@ -138,9 +144,10 @@ def test_a_series_first_taken_otherwise_meanwhile_is_not_mixed_up(home: LineageH
     store = OvertakenStore()
     ledger = home.open(store)
     rival = home.open(store)
-    store.rival = lambda: take_and_record("trips", home.options(bucket="hour"), WINDOW, rival, home.objects, NOW)
+    desk = Desk(home.objects, NOW)
+    store.rival = lambda: take_and_record("trips", home.options(bucket="hour"), WINDOW, rival, desk)
     with pytest.raises(ConflictError, match="declared the series 'trips' otherwise"):
-        take_and_record("trips", home.options(), WINDOW, ledger, home.objects, NOW)
+        take_and_record("trips", home.options(), WINDOW, ledger, desk)
     (identifier,) = ledger.state().series["trips"]
     assert ledger.state().snapshots[identifier].series.bucket is Bucket.HOUR
 
@@ -154,12 +161,12 @@ def test_a_source_that_is_gone_records_nothing(home: LineageHome) -> None:
 
 def test_select_reads_named_snapshots_and_nothing_else(home: LineageHome) -> None:
     with pytest.raises(DefinitionError, match="there are: none yet"):
-        select("SELECT * FROM trips", home.state, home.objects)
+        select("SELECT * FROM trips", home.state, Desk(home.objects, NOW))
     home.take()
-    table = select("SELECT max(id) AS top FROM trips", home.state, home.objects)
+    table = select("SELECT max(id) AS top FROM trips", home.state, Desk(home.objects, NOW))
     assert table.to_pylist() == [{"top": 5}]
     with pytest.raises(DefinitionError, match="names no snapshot; there are: trips"):
-        select("SELECT * FROM other", home.state, home.objects)
+        select("SELECT * FROM other", home.state, Desk(home.objects, NOW))
 
 
 def test_select_refuses_rows_that_are_no_longer_those_of_the_snapshot(home: LineageHome) -> None:
@@ -167,4 +174,4 @@ def test_select_refuses_rows_that_are_no_longer_those_of_the_snapshot(home: Line
     home.rows[2]["delay"] = 99
     home.write()
     with pytest.raises(ConflictError, match="these differ: 2013-01-02"):
-        select("SELECT * FROM trips", home.state, home.objects)
+        select("SELECT * FROM trips", home.state, Desk(home.objects, NOW))

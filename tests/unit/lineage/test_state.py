@@ -20,7 +20,7 @@ from snapline.lineage.events import (
     ViewDefined,
 )
 from snapline.lineage.model import ModelVersion, VersionKey, Weights, parse_reference
-from snapline.lineage.snapshot import Comparison, Series, Snapshot
+from snapline.lineage.snapshot import Commit, Comparison, Series, Snapshot
 from snapline.lineage.state import State, apply, fold
 from snapline.lineage.view import Trainer, View, ViewDefinition
 
@@ -37,6 +37,8 @@ def snapshot(month: int, name: str = "flights") -> Snapshot:
         buckets=1,
         manifest=DIGEST,
         taken_at=AT,
+        commit=Commit(id="12"),
+        membership=DIGEST,
     )
 
 
@@ -75,7 +77,7 @@ def test_applying_changes_nothing_that_was() -> None:
 
 def test_folding_in_two_parts_is_folding_at_once() -> None:
     history: list[LineageEvent] = [
-        Initialized(at=AT, algorithm=BulkAlgorithm.SHA256),
+        Initialized(at=AT, algorithm=BulkAlgorithm.SHA256, salt="5a" * 32),
         SnapshotTaken(at=AT, snapshot=snapshot(7)),
         registered(1),
         promoted(1),
@@ -111,9 +113,9 @@ def test_a_snapshot_that_is_not_there_or_not_one_is_not_found() -> None:
 
 
 def test_the_newest_comparison_of_each_snapshot_counts() -> None:
-    first = SourceCompared(at=AT, snapshot="a", files=DIGEST, comparison=Comparison(delta_rows=1))
-    second = SourceCompared(at=AT, snapshot="a", files=DIGEST, comparison=Comparison(delta_rows=2))
-    other = SourceCompared(at=AT, snapshot="b", files=DIGEST, comparison=Comparison())
+    first = SourceCompared(at=AT, snapshot="a", files=DIGEST, comparison=Comparison(commit=Commit(id="1")))
+    second = SourceCompared(at=AT, snapshot="a", files=DIGEST, comparison=Comparison(commit=Commit(id="2")))
+    other = SourceCompared(at=AT, snapshot="b", files=DIGEST, comparison=Comparison(commit=Commit(id="1")))
     assert dict(fold([first, other, second]).comparisons) == {"a": second, "b": other}
 
 

@@ -10,7 +10,7 @@ from snapline.lineage.cut import Bucket, Cut, parse_instant
 from snapline.lineage.digest import hex_part
 from snapline.lineage.model import ModelVersion, VersionKey, Weights
 from snapline.lineage.registries.protocol import MirrorError, MirrorRecord, snapshot_label, source_document
-from snapline.lineage.snapshot import Series, Snapshot
+from snapline.lineage.snapshot import Commit, Series, Snapshot
 
 MODEL = ModelVersion(
     key=VersionKey(name="m", version=1),
@@ -33,6 +33,8 @@ def taken(source: str, rows_hex: str, *, as_of: str | None = None) -> Snapshot:
         buckets=2,
         manifest=f"blake3-object-v1:{'d' * 64}",
         taken_at=parse_instant("2026-01-01"),
+        commit=Commit(id="1"),
+        membership=f"blake3-object-v1:{'d' * 64}",
     )
 
 

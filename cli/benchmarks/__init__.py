@@ -1,0 +1,1 @@
+"""What `snapline bench` measures, one subject per file."""
