@@ -45,7 +45,7 @@ def diff(
 
 def document(found: Diff, limit: int) -> dict[str, Any]:
     """Return a diff as plain JSON values, with at most `limit` keys of each kind in a bucket."""
-    from snapline.lineage.pairing import ROW_KINDS
+    from snapline.lineage.rows.pairing import ROW_KINDS
 
     return {
         "then": _name(found, "then"),
@@ -80,7 +80,7 @@ def _name(found: Diff, side: str) -> str:
 
 def text(found: Diff, limit: int) -> str:
     """Return a diff for people."""
-    from snapline.lineage.pairing import ROW_KINDS
+    from snapline.lineage.rows.pairing import ROW_KINDS
 
     sides = f"{_name(found, 'then')} and {_name(found, 'now')}"
     if not found.differs:

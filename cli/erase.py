@@ -12,9 +12,9 @@ from snapline.cli.output import Output
 
 if TYPE_CHECKING:
     from snapline.cli.wiring import Home
-    from snapline.lineage.affected import AffectedModel, Step
-    from snapline.lineage.erasure import Outcome
-    from snapline.lineage.erasure_certificate import CheckedSource
+    from snapline.lineage.erasure.affected import AffectedModel, Step
+    from snapline.lineage.erasure.certificate import CheckedSource
+    from snapline.lineage.erasure.requests import Outcome
     from snapline.lineage.events import Erased
     from snapline.lineage.series import Desk
     from snapline.lineage.state import State
@@ -39,9 +39,9 @@ def erase(
     retrained without the rows or retired; `snapline erasures` says what is left to do.
     """
     from snapline.cli.wiring import Home, now
-    from snapline.lineage.affected import affected, refresh_steps
-    from snapline.lineage.erasure import Request
-    from snapline.lineage.erasure import erase as record
+    from snapline.lineage.erasure.affected import affected, refresh_steps
+    from snapline.lineage.erasure.requests import Request
+    from snapline.lineage.erasure.requests import erase as record
     from snapline.lineage.series import Desk
 
     output, opened = Output(as_json), Home.open(home)
@@ -66,8 +66,8 @@ def erase(
 def erasures(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """List requests to erase: what each affects, how that was settled, what is left to do, what sources still hold."""
     from snapline.cli.wiring import Home, now
-    from snapline.lineage.affected import affected, refresh_steps
-    from snapline.lineage.closing import certificate_of, held_by_sources
+    from snapline.lineage.erasure.affected import affected, refresh_steps
+    from snapline.lineage.erasure.closing import certificate_of, held_by_sources
     from snapline.lineage.series import Desk
 
     output, opened = Output(as_json), Home.open(home)
@@ -95,7 +95,7 @@ def erasures(home: HomeOption = None, as_json: JsonOption = False) -> None:
 def close_erasures(home: Home, output: Output) -> None:
     """Close the requests that became settled, and say so."""
     from snapline.cli.wiring import now
-    from snapline.lineage.closing import close_settled
+    from snapline.lineage.erasure.closing import close_settled
     from snapline.lineage.series import Desk
 
     state = home.state()

@@ -26,8 +26,9 @@ def lineage(
 ) -> None:
     """Show the graph of everything a model was made from; a picture goes to standard output."""
     from snapline.cli.wiring import Home
-    from snapline.lineage import drawing, graph
+    from snapline.lineage import graph
     from snapline.lineage.errors import DefinitionError
+    from snapline.lineage.pictures import drawing
 
     if form not in FORMATS:
         raise DefinitionError(f"expected the format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, found {form!r}")

@@ -11,8 +11,8 @@ from snapline.cli.options import HomeOption, JsonOption, ModelArgument
 from snapline.cli.output import Exit, Output
 
 if TYPE_CHECKING:
-    from snapline.lineage.leakage_audit import Audit
-    from snapline.lineage.leakage_rules import Rules
+    from snapline.lineage.leakage.audit import Audit
+    from snapline.lineage.leakage.rules import Rules
     from snapline.lineage.snapshot import Snapshot
 
 SAMPLE = 5
@@ -30,8 +30,8 @@ def leakage(
     3 when none does but something the rules ask could not be checked.
     """
     from snapline.cli.wiring import Home, now
-    from snapline.lineage.leakage_audit import audit, unrecorded_check
-    from snapline.lineage.leakage_rules import load_rules
+    from snapline.lineage.leakage.audit import audit, unrecorded_check
+    from snapline.lineage.leakage.rules import load_rules
     from snapline.lineage.series import Desk
 
     output, opened = Output(as_json), Home.open(home)

@@ -14,8 +14,8 @@ from snapline.cli.plan import BudgetOption
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from snapline.lineage.refresh import Floats, Segments
-    from snapline.lineage.refresh_policy import Estimate, RefreshPolicyDocument
+    from snapline.lineage.refresh.policy import Estimate, RefreshPolicyDocument
+    from snapline.lineage.refresh.solver import Floats, Segments
 
 # Intervals closer than this are one interval: they differ by rounding only.
 SAME_INTERVAL = 1e-9
@@ -41,7 +41,7 @@ def plan(
     with `snapshot` instead of `change_rate` is estimated from that series' history in the home; no other needs a home.
     """
     from snapline.lineage.documents import load
-    from snapline.lineage.refresh_policy import RefreshPolicyDocument, segments_of
+    from snapline.lineage.refresh.policy import RefreshPolicyDocument, segments_of
 
     asked = load(policy, RefreshPolicyDocument)
     estimated = _estimated(asked, home)
@@ -76,7 +76,7 @@ def run(
 def _estimated(policy: RefreshPolicyDocument, home: Path | None) -> dict[str, Estimate]:
     """Return the estimates a policy needs; the home is opened only when it needs any."""
     from snapline.cli.wiring import Home
-    from snapline.lineage.refresh_policy import estimates, polls_of
+    from snapline.lineage.refresh.policy import estimates, polls_of
 
     if all(segment.snapshot is None for segment in policy.segments):
         return {}
@@ -91,7 +91,7 @@ def _estimated(policy: RefreshPolicyDocument, home: Path | None) -> dict[str, Es
 
 def document(policy: RefreshPolicyDocument, segments: Segments, estimated: dict[str, Estimate]) -> dict[str, Any]:
     """Return the best allocation of a policy's budget, and what two simpler ones would give, as plain JSON values."""
-    from snapline.lineage.refresh import exposures, optimal_rates, square_root_rates, uniform_rates
+    from snapline.lineage.refresh.solver import exposures, optimal_rates, square_root_rates, uniform_rates
 
     rates = optimal_rates(segments, policy.budget)
     exposed = exposures(segments, rates)

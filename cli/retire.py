@@ -19,7 +19,7 @@ def retire(
     """Shut a version's gate for good. Retiring a version twice records nothing."""
     from snapline.cli.erase import close_erasures
     from snapline.cli.wiring import Home, now
-    from snapline.lineage.erasure import retire as record
+    from snapline.lineage.erasure.requests import retire as record
     from snapline.lineage.series import Desk
 
     output, opened = Output(as_json), Home.open(home)

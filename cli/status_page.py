@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from snapline.cli.output import Output
     from snapline.cli.wiring import Home
-    from snapline.lineage.calendar_map import CalendarMap
+    from snapline.lineage.pictures.calendar_map import CalendarMap
     from snapline.lineage.state import State
 
 
@@ -28,8 +28,8 @@ def draw(path: Path, opened: Home, output: Output, head: Sequence[str], rows: Se
     """
     from snapline.cli.files import write
     from snapline.cli.wiring import now
-    from snapline.lineage.freshness import timelines
-    from snapline.lineage.freshness_page import Standing, page
+    from snapline.lineage.pictures.freshness import timelines
+    from snapline.lineage.pictures.freshness_page import Standing, page
     from snapline.lineage.state import fold
 
     records, instant = opened.ledger.entries(), now()
@@ -44,8 +44,8 @@ def draw(path: Path, opened: Home, output: Output, head: Sequence[str], rows: Se
 def _maps(opened: Home, state: State, output: Output) -> list[CalendarMap]:
     """Return the calendars of the snapshots that newest versions were made from, and of every restated one."""
     from snapline.cli.impact import manifest_reader
-    from snapline.lineage.calendar_map import calendar_map
     from snapline.lineage.errors import IntegrityError
+    from snapline.lineage.pictures.calendar_map import calendar_map
 
     read = manifest_reader(opened, state)
     wanted = {identifier for versions in state.models.values() for identifier in versions[-1].touched}

@@ -21,8 +21,8 @@ from snapline.contracts.gate import readable
 from snapline.contracts.inspection import Inspector
 from snapline.contracts.plan import ModelPlan, Step, StepKind
 from snapline.lineage.model import ModelVersion
-from snapline.lineage.refresh import Segments, avoided_per_cost, optimal_rates
-from snapline.lineage.refresh_policy import Poll, estimate
+from snapline.lineage.refresh.policy import Poll, estimate
+from snapline.lineage.refresh.solver import Segments, avoided_per_cost, optimal_rates
 from snapline.lineage.state import State
 
 # Of inputs without a history, such as those of what was never certified.

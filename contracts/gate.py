@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from snapline.contracts.certificate import PREDICATE_TYPE, Certificate
 from snapline.contracts.targets import TargetIdentity
 from snapline.contracts.verdict import Verdict
-from snapline.lineage.affected import pending
+from snapline.lineage.erasure.affected import pending
 from snapline.lineage.errors import ConflictError, IntegrityError, RequirementError
 from snapline.lineage.events import Attested
 from snapline.lineage.invalidation import Cause, Change, Why, effect

@@ -17,17 +17,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from snapline.lineage.cut import Bucket, bucket_end, parse_instant
-from snapline.lineage.encoding import columns_of, plain
 from snapline.lineage.files import HashedFile, SourceFile
-from snapline.lineage.fingerprint import instants, start_label
-from snapline.lineage.membership import read_index, row_hashes, stored_index
-from snapline.lineage.pairing import ROW_KINDS, Differing, Rows, differing, flat, joined
 from snapline.lineage.reading import Reader, hash_files, refuse_change
+from snapline.lineage.rows.encoding import columns_of, plain
+from snapline.lineage.rows.fingerprint import instants, start_label
+from snapline.lineage.rows.membership import read_index, row_hashes, stored_index
+from snapline.lineage.rows.pairing import ROW_KINDS, Differing, Rows, differing, flat, joined
+from snapline.lineage.rows.streaming import Layout, fingerprint_stream
 from snapline.lineage.snapshot import BucketChange, BucketDigest, Column, Comparison, Manifest, Series, Snapshot
 from snapline.lineage.sources.opening import open_source
 from snapline.lineage.sources.protocol import Source, Window
 from snapline.lineage.staleness import commits_after
-from snapline.lineage.streaming import Layout, fingerprint_stream
 from snapline.lineage.take import Archive
 
 
@@ -68,9 +68,7 @@ def compare(
     rows: Differing | None = None
     if not columns:
         touched = _all_labels(manifest, files) if full else _under_changed_files(manifest.files, files)
-        windows = windows_over(touched, snapshot.series.bucket)
-        names = [[file.path for file in files if reaches(file, window, snapshot.series.bucket)] for window in windows]
-        changed, rows = _changed(reader, snapshot, manifest, archive, list(zip(windows, names, strict=True)))
+        changed, rows = _changed(reader, snapshot, manifest, archive, files, touched)
     refuse_change(source, commit, hashed, snapshot.series.source)
     newer = sum(file.later for file in files)
     lag = commits_after(source.commits(), snapshot.commit) if source.travels else None
@@ -137,19 +135,33 @@ def reaches(file: SourceFile, window: Window, bucket: Bucket) -> bool:
 Parts = Sequence[tuple[Window, Sequence[str]]]
 
 
+def _parts(files: Iterable[SourceFile], spans: Iterable[Span], bucket: Bucket) -> Parts:
+    """Return the windows that spans make up, each with the files that reach into it."""
+    windows = windows_over(spans, bucket)
+    return [(window, [file.path for file in files if reaches(file, window, bucket)]) for window in windows]
+
+
 def _changed(
-    reader: Reader, snapshot: Snapshot, manifest: Manifest, archive: Archive, parts: Parts
+    reader: Reader,
+    snapshot: Snapshot,
+    manifest: Manifest,
+    archive: Archive,
+    files: Sequence[SourceFile],
+    touched: Sequence[Span],
 ) -> tuple[tuple[BucketChange, ...], Differing | None]:
-    """Return the buckets inside the windows that differ, and their rows paired by key."""
-    then = {bucket.label: bucket for bucket in manifest.buckets if _inside(bucket.label, parts)}
-    now = {bucket.label: bucket for bucket in _digests(reader, archive, parts)}
+    """Return the buckets inside the touched spans that differ, and their rows paired by key."""
+    bucket = snapshot.series.bucket
+    parts = _parts(files, touched, bucket)
+    then = {found.label: found for found in manifest.buckets if _inside(found.label, parts)}
+    now = {found.label: found for found in _digests(reader, archive, parts)}
     left_out = {count.label: count.rows for count in manifest.left_out}
     grown = {count.label for count in reader.left_out if count.rows > left_out.get(count.label, 0)}
     labels = sorted({label for label in then.keys() | now.keys() if then.get(label) != now.get(label)} | grown)
     if not labels:
         return (), None
     index = read_index(stored_index(archive.objects, snapshot.membership), labels)
-    rows = differing(Rows.of_index(index, labels), _rows_now(reader, archive, parts, labels), left_out)
+    differ = _parts(files, [(label, label) for label in labels], bucket)
+    rows = differing(Rows.of_index(index, labels), _rows_now(reader, archive, differ, labels), left_out)
     counts = rows.counts()
     changes = tuple(
         BucketChange(

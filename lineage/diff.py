@@ -23,11 +23,11 @@ from snapline.lineage.comparing import column_changes, compare, reaches, windows
 from snapline.lineage.cut import Bucket, Cut, bucket_end, bucket_label, bucket_start, parse_instant
 from snapline.lineage.diff_sql import select_rows
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
-from snapline.lineage.fingerprint import instants
 from snapline.lineage.manifest import decode_manifest
-from snapline.lineage.membership import key_hashes, read_index, row_hashes, stored_index
-from snapline.lineage.pairing import ROW_KINDS, Differing, Rows, differing
 from snapline.lineage.reading import Piece, Reader
+from snapline.lineage.rows.fingerprint import instants
+from snapline.lineage.rows.membership import key_hashes, read_index, row_hashes, stored_index
+from snapline.lineage.rows.pairing import ROW_KINDS, Differing, Rows, differing
 from snapline.lineage.series import Desk
 from snapline.lineage.snapshot import Commit, Manifest, Snapshot
 from snapline.lineage.sources.opening import open_source

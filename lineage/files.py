@@ -47,7 +47,7 @@ class SourceFile(HashedFile):
     later: int = 0
 
 
-def stamp_of(path: Path) -> FileStamp:
+def stamp_of(path: Path | str) -> FileStamp:
     """Return the stamp of a regular file.
 
     Raises:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snapline.lineage import weights
-from snapline.lineage.affected import Settlement, affected, pending
+from snapline.lineage.erasure.affected import Settlement, affected, pending
 from snapline.lineage.errors import ConflictError, DefinitionError, IntegrityError, NotFoundError, SnaplineError
 from snapline.lineage.events import Erased, SourceCompared
 from snapline.lineage.invalidation import Cause, Change

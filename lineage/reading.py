@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from snapline.lineage.cut import Cut
+from snapline.lineage.erasure.tombstones import Tombstones
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
 from snapline.lineage.files import FileStamp, HashedFile, SourceFile
-from snapline.lineage.fingerprint import instants, refuse_nulls, start_label
+from snapline.lineage.rows.fingerprint import instants, refuse_nulls, start_label
 from snapline.lineage.snapshot import BucketCount, Commit, Series
 from snapline.lineage.sources.protocol import Source, Window
-from snapline.lineage.tombstones import Tombstones
 
 LAST_INSTANT = datetime(9999, 12, 31, tzinfo=UTC)
 OnProgress = Callable[[str, int, int], None]
@@ -209,9 +209,11 @@ def refuse_change(source: Source, commit: Commit, hashed: Sequence[HashedFile], 
     Raises:
         ConflictError: Some are not, were removed, or new ones came.
     """
+    now = commit if source.travels else source.commit()
+    if not source.travels and now == commit:
+        return
     changed = {file.path for file in hashed if _stamp(source, file.path) != file.stamp}
-    with_now = commit if source.travels else source.commit()
-    changed |= {file.path for file in hashed} ^ set(source.names(with_now))
+    changed |= {file.path for file in hashed} ^ set(source.names(now))
     if changed:
         raise ConflictError(
             f"{where} changed while it was read: {', '.join(sorted(changed))}",

@@ -10,9 +10,10 @@ import pyarrow
 from pydantic import ValidationError
 
 from snapline.lineage import query
-from snapline.lineage.affected import erasures_in, erasures_of
 from snapline.lineage.comparing import compare
 from snapline.lineage.cut import Bucket, Cut, parse_instant
+from snapline.lineage.erasure.affected import erasures_in, erasures_of
+from snapline.lineage.erasure.tombstones import tombstones_of
 from snapline.lineage.errors import ConflictError, DefinitionError, RequirementError
 from snapline.lineage.events import LineageEvent, SnapshotTaken, SourceCompared
 from snapline.lineage.files import SourceFile
@@ -24,7 +25,6 @@ from snapline.lineage.snapshot import Manifest, Series, Snapshot
 from snapline.lineage.state import State
 from snapline.lineage.take import Archive, take
 from snapline.lineage.take import rows as take_rows
-from snapline.lineage.tombstones import tombstones_of
 
 
 @dataclass(frozen=True, slots=True)

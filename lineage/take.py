@@ -11,19 +11,19 @@ from pathlib import Path
 import pyarrow as pa
 
 from snapline.lineage.cut import Cut
-from snapline.lineage.encoding import plain
+from snapline.lineage.erasure.tombstones import Tombstones
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
 from snapline.lineage.files import HashedFile
-from snapline.lineage.fingerprint import fingerprint
 from snapline.lineage.manifest import encode_manifest
-from snapline.lineage.membership import Hashes, IndexWriter, row_hashes
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.reading import OnProgress, Reader, hash_files, refuse_change
+from snapline.lineage.rows.encoding import plain
+from snapline.lineage.rows.fingerprint import fingerprint
+from snapline.lineage.rows.membership import Hashes, IndexWriter, row_hashes
+from snapline.lineage.rows.streaming import Layout, OrderedBucket, StreamFingerprint, fingerprint_stream
 from snapline.lineage.snapshot import Commit, Manifest, Series, Snapshot
 from snapline.lineage.sources.opening import open_source
 from snapline.lineage.sources.protocol import Source
-from snapline.lineage.streaming import Layout, OrderedBucket, StreamFingerprint, fingerprint_stream
-from snapline.lineage.tombstones import Tombstones
 
 _LABELS_NAMED = 10
 _HASHED_TOGETHER = 1 << 16

@@ -16,10 +16,10 @@ from snapline.cli.benchmarks import tables
 from snapline.cli.benchmarks.measuring import Row, median_seconds
 from snapline.lineage.cut import Bucket
 from snapline.lineage.digest import BulkAlgorithm
-from snapline.lineage.fingerprint import fingerprint
+from snapline.lineage.rows.fingerprint import fingerprint
 
 THREADS = 2
-MD5 = "SELECT sum(md5_number_lower(to_json(t)::VARCHAR)) FROM t"
+MD5 = "SELECT sum((md5_number(to_json(t)) >> 64)::HUGEINT) FROM t"
 TWO_SEEDS = "SELECT sum(hash(t)), sum(hash(t, 1)) FROM t"
 ORDERED, SHUFFLED = "rows in key order", "rows shuffled"
 
@@ -50,7 +50,8 @@ def _contenders(table: pa.Table, mixed: pa.Table) -> dict[str, Callable[[], obje
     import pandas
 
     database = duckdb.connect(config={"threads": THREADS})
-    database.register("t", table)
+    database.register("arrow", table)
+    database.execute("CREATE TABLE t AS SELECT * FROM arrow")  # twice as fast as scanning Arrow
     frame = table.to_pandas()
     return {
         "DuckDB sum(md5 of JSON rows)": lambda: database.execute(MD5).fetchall(),

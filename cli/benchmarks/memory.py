@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from snapline.cli.benchmarks.measuring import Row
 
@@ -33,24 +34,27 @@ def _child(order: str, rows: int) -> tuple[float, float]:
 
 
 def _stream(order: str, rows: int) -> None:
-    import resource
     import tempfile
     import time
-    from pathlib import Path
 
     from snapline.cli.benchmarks import tables
     from snapline.lineage.cut import Bucket
     from snapline.lineage.digest import BulkAlgorithm
-    from snapline.lineage.encoding import plain
-    from snapline.lineage.streaming import Layout, fingerprint_stream
+    from snapline.lineage.rows.encoding import plain
+    from snapline.lineage.rows.streaming import Layout, fingerprint_stream
 
     make = tables.ordered if order == ORDERED else tables.scattered
     layout = Layout(plain(tables.SCHEMA.empty_table()).schema, "time", "key", Bucket.DAY)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         fingerprint_stream(make(rows), layout, BulkAlgorithm.BLAKE3, Path(scratch))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    sys.stdout.write(json.dumps({"peak_bytes": peak, "seconds": time.monotonic() - started}))
+    sys.stdout.write(json.dumps({"peak_bytes": _peak_bytes(), "seconds": time.monotonic() - started}))
+
+
+def _peak_bytes() -> int:
+    """Return this program's peak resident memory; `ru_maxrss` would count what the parent had before the start."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ def schema_of(database: DuckDBPyConnection, rows: Rows) -> pa.Schema:
     Raises:
         DefinitionError: A column has a type that Arrow cannot hold in full.
     """
-    from snapline.lineage.encoding import plain
+    from snapline.lineage.rows.encoding import plain
 
     _typed(database, rows)
     return plain(database.sql(f"SELECT * FROM {rows.table} LIMIT 0").to_arrow_table()).schema
@@ -179,7 +179,7 @@ def stream(
     """Yield rows in plain pieces; see `Source.scan`."""
     import pyarrow as pa
 
-    from snapline.lineage.encoding import plain
+    from snapline.lineage.rows.encoding import plain
 
     types = _typed(database, rows)
     _refuse_time(time, types)

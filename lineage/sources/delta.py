@@ -235,7 +235,7 @@ class DeltaSource:
     def _describe(self, commit: Commit) -> _Version:
         import pyarrow as pa
 
-        from snapline.lineage.encoding import plain
+        from snapline.lineage.rows.encoding import plain
 
         if commit.id not in self._described:
             table, deleted = self._table(commit), self._deleted(commit)
@@ -326,7 +326,7 @@ def _completer(version: _Version, name: str, wanted: Sequence[str]) -> Callable[
     """
     import pyarrow as pa
 
-    from snapline.lineage.encoding import plain
+    from snapline.lineage.rows.encoding import plain
 
     fields = [version.schema.field(column) for column in wanted]
     values = version.partitions[name]

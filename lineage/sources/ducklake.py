@@ -324,7 +324,7 @@ class DuckLakeSource:
         return files, inlined
 
     def _inlined_hex(self, database: DuckDBPyConnection, part: str) -> str:
-        from snapline.lineage.encoding import encode, plain
+        from snapline.lineage.rows.encoding import encode, plain
 
         bound: dict[str, int] = {}
         if found := _INLINED_ROWS.fullmatch(part):

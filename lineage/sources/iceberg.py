@@ -104,7 +104,7 @@ class IcebergSource:
         """Return the columns of a snapshot."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-        from snapline.lineage.encoding import plain
+        from snapline.lineage.rows.encoding import plain
 
         schema = _as_it_was(self._load().metadata, self._snapshot(self._table.metadata, commit.id)).schema()
         return plain(schema_to_pyarrow(schema, include_field_ids=False).empty_table()).schema
@@ -116,7 +116,7 @@ class IcebergSource:
         import pyarrow as pa
         from pyiceberg.io.pyarrow import ArrowScan
 
-        from snapline.lineage.encoding import plain
+        from snapline.lineage.rows.encoding import plain
         from snapline.lineage.sources.row_groups import inside, refuse_unknown
 
         task = self._tasks(commit).get(name)

@@ -88,7 +88,7 @@ class LocalFiles:
     def parquet(self) -> dict[str, FileStamp]:
         """Return the Parquet files and their stamps; see `Files.parquet`."""
         folder, names = locate(self.path)
-        return {name: stamp_of(folder / name) for name in names}
+        return {name: stamp_of(f"{folder}/{name}") for name in names}
 
     def look(self) -> None:
         """Do nothing: a local file's stamp is at hand."""
@@ -102,7 +102,7 @@ class LocalFiles:
 
     def stamp(self, name: str) -> FileStamp:
         """Return what a file's stat says."""
-        return stamp_of(self._root / name)
+        return stamp_of(f"{self._root}/{name}")
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a small file."""
@@ -144,7 +144,8 @@ def locate(source: Path) -> tuple[Path, tuple[str, ...]]:
                 )
             refuse_value(f"{folder}/{name}")
         visible = (name for name in names if name.endswith(SUFFIX) and not name.startswith(HIDDEN))
-        found += [Path(folder, name).relative_to(source).as_posix() for name in visible]
+        inside = os.path.relpath(folder, source)
+        found += [name if inside == os.curdir else f"{inside}/{name}" for name in visible]
     if not found:
         raise no_files(str(source))
     return source, tuple(sorted(found))

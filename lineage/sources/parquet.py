@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from snapline.lineage.digest import BulkAlgorithm, document_digest
+from snapline.lineage.digest import BulkAlgorithm, bytes_hex, named
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
 from snapline.lineage.files import FileStamp
 from snapline.lineage.snapshot import Column, Commit
@@ -87,7 +87,7 @@ class ParquetSource:
         return self._first(commit)[1]
 
     def _first(self, commit: Commit) -> tuple[str, pa.Schema]:
-        from snapline.lineage.encoding import plain
+        from snapline.lineage.rows.encoding import plain
 
         if commit.id not in self._schemas:
             listing = self._listing(commit)
@@ -105,7 +105,7 @@ class ParquetSource:
             DefinitionError: A column is unknown, the file is not Parquet, or its columns are not the first file's.
             ConflictError: The file changed since the commit.
         """
-        from snapline.lineage.encoding import columns_of
+        from snapline.lineage.rows.encoding import columns_of
         from snapline.lineage.sources.row_groups import pieces, refuse_unknown
 
         first, schema = self._first(commit)
@@ -181,7 +181,10 @@ def _refuse_difference(columns: Sequence[Column], found: Sequence[Column], first
 
 
 def _listing_digest(listing: dict[str, FileStamp]) -> str:
-    """Return a digest of names and stamps; numbers go as text, for times in nanoseconds do not fit JSON's."""
-    return document_digest(
-        "listing", [[name, *(str(value) for value in stamp.model_dump().values())] for name, stamp in listing.items()]
+    """Return a digest of names and stamps, each ended by a zero byte, which no name holds."""
+    told = (
+        f"{name}\0{stamp.size_bytes}\0{stamp.mtime_ns}\0{stamp.ctime_ns}\0{stamp.inode}\0"
+        for name, stamp in listing.items()
     )
+    data = "".join(told).encode(errors="surrogateescape")
+    return named(BulkAlgorithm.SHA256, "listing-v1", bytes_hex(data, BulkAlgorithm.SHA256))

@@ -41,6 +41,8 @@ class Source(Protocol):
     def commit(self, version: str | None = None, as_of: datetime | None = None) -> Commit:
         """Return the newest commit, the one a version names, or the last one at or before an instant.
 
+        Where a source does not travel, the id of its commit is another as soon as any of its files has another stamp.
+
         Raises:
             NotFoundError: There is no such commit, or it was expired.
             DefinitionError: The source does not travel, and another commit than the newest was asked for.

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from snapline.lineage.encoding import TICKS_PER_SECOND, plain
 from snapline.lineage.errors import DefinitionError
-from snapline.lineage.fingerprint import Instants, instants
+from snapline.lineage.rows.encoding import TICKS_PER_SECOND, plain
+from snapline.lineage.rows.fingerprint import Instants, instants
 from snapline.lineage.sources.protocol import Window
 
 BATCH_ROWS = 1 << 17

@@ -15,7 +15,7 @@ from source_rows import HOUR, START, flights
 from snapline.lineage.cut import Bucket
 from snapline.lineage.digest import BulkAlgorithm
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
-from snapline.lineage.fingerprint import fingerprint
+from snapline.lineage.rows.fingerprint import fingerprint
 from snapline.lineage.sources.opening import normalise, open_source
 from snapline.lineage.sources.protocol import Source, Window
 

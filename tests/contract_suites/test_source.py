@@ -12,8 +12,8 @@ from source_rows import HOUR, START, every_type, flights
 from source_suite import TRAVELLING, Place, digest, keys, scanned
 from source_tables import KEY, TIME, Maker, corrected
 
-from snapline.lineage.encoding import columns_of
 from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
+from snapline.lineage.rows.encoding import columns_of
 from snapline.lineage.snapshot import Commit
 from snapline.lineage.sources.opening import normalise
 from snapline.lineage.sources.protocol import Source, Window

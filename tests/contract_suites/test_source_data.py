@@ -11,8 +11,8 @@ from source_rows import HOUR, START, every_type, flights
 from source_suite import EVERY, Place, digest, keys, scanned
 from source_tables import TIME, Maker
 
-from snapline.lineage.encoding import columns_of
 from snapline.lineage.errors import DefinitionError
+from snapline.lineage.rows.encoding import columns_of
 from snapline.lineage.snapshot import Commit
 from snapline.lineage.sources.protocol import Source, Window
 

@@ -17,11 +17,11 @@ from snapline.cli.status_page import draw
 from snapline.cli.wiring import Home
 from snapline.lineage.cut import Bucket, bucket_label
 from snapline.lineage.digest import BulkAlgorithm
-from snapline.lineage.drawing import html, svg
 from snapline.lineage.events import SourceCompared
 from snapline.lineage.graph import Graph, ancestry
 from snapline.lineage.manifest import encode_manifest
 from snapline.lineage.objects import ObjectStore
+from snapline.lineage.pictures.drawing import html, svg
 from snapline.lineage.snapshot import BucketChange, BucketDigest, Commit, Comparison, Manifest
 from snapline.lineage.state import fold
 

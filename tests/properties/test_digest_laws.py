@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from snapline.lineage.cut import Bucket, Cut, bucket_start
 from snapline.lineage.digest import BulkAlgorithm
-from snapline.lineage.encoding import encode, plain
-from snapline.lineage.fingerprint import Fingerprint, fingerprint, instants
 from snapline.lineage.objects import ObjectStore
+from snapline.lineage.rows.encoding import encode, plain
+from snapline.lineage.rows.fingerprint import Fingerprint, fingerprint, instants
+from snapline.lineage.rows.streaming import Layout, fingerprint_stream
 from snapline.lineage.snapshot import Series
-from snapline.lineage.streaming import Layout, fingerprint_stream
 from snapline.lineage.take import Archive, take
 
 SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lineage_home import DAY, NOW, START, LineageHome
 
-from snapline.lineage.affected import affected, pending
 from snapline.lineage.cut import Bucket, Cut
-from snapline.lineage.erasure import Request, erase
+from snapline.lineage.erasure.affected import affected, pending
+from snapline.lineage.erasure.requests import Request, erase
+from snapline.lineage.erasure.tombstones import Tombstones, decode_tombstones, encode_tombstones
 from snapline.lineage.events import Erased, ModelRegistered, SnapshotTaken
 from snapline.lineage.model import EdgeKind, ModelVersion, Parent, VersionKey, Weights
 from snapline.lineage.series import CutOptions, Desk, rows_of
 from snapline.lineage.snapshot import Commit, Series, Snapshot
 from snapline.lineage.state import State, fold
-from snapline.lineage.tombstones import Tombstones, decode_tombstones, encode_tombstones
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 DIGEST = "blake3-thing-v1:" + "a" * 64
@@ -80,7 +80,7 @@ def test_looking_up_from_a_version_agrees_with_looking_down_from_a_request(state
 
 @given(st.lists(st.integers(0, 40), max_size=30), st.sets(st.integers(0, 40), max_size=8))
 def test_tombstones_find_every_row_of_an_erased_key_and_no_other(rows, erased):
-    from snapline.lineage.row_hashes import key_hashes
+    from snapline.lineage.rows.hashes import key_hashes
 
     salt = "cd" * 32
     stored = decode_tombstones(encode_tombstones(key_hashes(pa.array(sorted(erased), pa.int64()), salt), salt), salt)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapline.lineage.leakage import LeakageReport, check
-from snapline.lineage.leakage_examples import Inputs
-from snapline.lineage.leakage_rules import parse_rules
-from snapline.lineage.near_duplicates import folded
+from snapline.lineage.leakage.check import LeakageReport, check
+from snapline.lineage.leakage.examples import Inputs
+from snapline.lineage.leakage.near_duplicates import folded
+from snapline.lineage.leakage.rules import parse_rules
 
 SETTINGS = settings(max_examples=15, deadline=None)
 MICRO = timedelta(microseconds=1)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.lineage.membership import Hashes, IndexWriter, holding, key_hashes, pair, read_index, row_hashes
+from snapline.lineage.rows.membership import Hashes, IndexWriter, holding, key_hashes, pair, read_index, row_hashes
 
 SALT = "5a" * 32
 SMALL = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=24)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from snapline.lineage.refresh import (
+from snapline.lineage.refresh.solver import (
     Floats,
     Segments,
     exposures,

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from snapline.lineage.cut import Bucket, Cut
 from snapline.lineage.digest import BulkAlgorithm
+from snapline.lineage.erasure.tombstones import Tombstones
 from snapline.lineage.objects import ObjectStore
-from snapline.lineage.row_hashes import key_hashes
+from snapline.lineage.rows.hashes import key_hashes
 from snapline.lineage.snapshot import Series
 from snapline.lineage.take import Archive, take
-from snapline.lineage.tombstones import Tombstones
 
 DAY = timedelta(days=1)
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from source_tables_more import MORE_MAKERS
 
 from snapline.lineage.cut import Bucket
 from snapline.lineage.digest import BulkAlgorithm
-from snapline.lineage.fingerprint import fingerprint
+from snapline.lineage.rows.fingerprint import fingerprint
 from snapline.lineage.snapshot import Commit
 from snapline.lineage.sources.opening import open_source
 from snapline.lineage.sources.protocol import Source, Window

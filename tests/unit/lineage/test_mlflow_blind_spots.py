@@ -11,7 +11,7 @@ import pytest
 
 from snapline.lineage.cut import Bucket
 from snapline.lineage.digest import BulkAlgorithm
-from snapline.lineage.fingerprint import fingerprint
+from snapline.lineage.rows.fingerprint import fingerprint
 
 pytestmark = [
     pytest.mark.mlflow,

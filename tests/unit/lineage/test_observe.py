@@ -8,15 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 from lineage_home import DAY, NOW, START, VIEW, WINDOW, LineageHome
 
+from snapline.lineage.erasure.tombstones import encode_tombstones
 from snapline.lineage.events import Erased, LeakageChecked, Retired, RuleFinding, SnapshotTaken
 from snapline.lineage.invalidation import Cause, Change, ModelState, Why, effect, worst_state
-from snapline.lineage.membership import key_hashes
 from snapline.lineage.model import ModelVersion
 from snapline.lineage.observe import Depth, Observation, policy_of
 from snapline.lineage.register import Origin
+from snapline.lineage.rows.membership import key_hashes
 from snapline.lineage.series import CutOptions
 from snapline.lineage.staleness import Delta, staleness
-from snapline.lineage.tombstones import encode_tombstones
 from snapline.lineage.view import OnRestatement
 
 ROWS, FULL = Depth(rows=True), Depth(rows=True, full=True)

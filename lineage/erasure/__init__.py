@@ -1,0 +1,1 @@
+"""Rows that must go: requests, what they affect, and how they are closed."""

@@ -1,0 +1,1 @@
+"""The lineage graph and freshness over time, drawn."""

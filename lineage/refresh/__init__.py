@@ -1,0 +1,1 @@
+"""How often each segment is worth refreshing, under a budget."""

@@ -1,0 +1,1 @@
+"""Rows as canonical bytes: their encoding, order, digests and hashes."""
