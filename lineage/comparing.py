@@ -21,7 +21,8 @@ from snapline.lineage.files import HashedFile, SourceFile
 from snapline.lineage.reading import Reader, hash_files, refuse_change
 from snapline.lineage.rows.encoding import columns_of, plain
 from snapline.lineage.rows.fingerprint import instants, start_label
-from snapline.lineage.rows.membership import read_index, row_hashes, stored_index
+from snapline.lineage.rows.hashes import row_hashes
+from snapline.lineage.rows.membership import read_index
 from snapline.lineage.rows.pairing import ROW_KINDS, Differing, Rows, differing, flat, joined
 from snapline.lineage.rows.streaming import Layout, fingerprint_stream
 from snapline.lineage.snapshot import BucketChange, BucketDigest, Column, Comparison, Manifest, Series, Snapshot
@@ -77,6 +78,8 @@ def compare(
 
 def _placed(file: HashedFile, then: SourceFile | None, reader: Reader) -> SourceFile:
     """Return a file with the buckets it reaches over: those known, or found by reading its times."""
+    if then is file:
+        return then
     if then is not None and then.hexdigest == file.hexdigest:
         return then.model_copy(update={"stamp": file.stamp})
     return reader.place(file)
@@ -159,7 +162,7 @@ def _changed(
     labels = sorted({label for label in then.keys() | now.keys() if then.get(label) != now.get(label)} | grown)
     if not labels:
         return (), None
-    index = read_index(stored_index(archive.objects, snapshot.membership), labels)
+    index = read_index(archive.objects.verified(snapshot.membership), labels)
     differ = _parts(files, [(label, label) for label in labels], bucket)
     rows = differing(Rows.of_index(index, labels), _rows_now(reader, archive, differ, labels), left_out)
     counts = rows.counts()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, model_validator
@@ -53,6 +54,7 @@ class Cut(Value):
         return self
 
 
+@lru_cache(4096)
 def parse_instant(text: str) -> datetime:
     """Return an ISO 8601 date or date-time as an instant in UTC; a date means its first instant.
 
@@ -72,6 +74,7 @@ def bucket_label(start: datetime, bucket: Bucket) -> str:
     return start.strftime("%Y-%m-%dT%H:%MZ") if bucket is Bucket.HOUR else start.date().isoformat()
 
 
+@lru_cache(4096)
 def bucket_end(label: str, bucket: Bucket) -> datetime:
     """Return the first instant after the bucket that `bucket_label` named."""
     start = parse_instant(label)

@@ -26,7 +26,8 @@ from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundErro
 from snapline.lineage.manifest import decode_manifest
 from snapline.lineage.reading import Piece, Reader
 from snapline.lineage.rows.fingerprint import instants
-from snapline.lineage.rows.membership import key_hashes, read_index, row_hashes, stored_index
+from snapline.lineage.rows.hashes import key_hashes, row_hashes
+from snapline.lineage.rows.membership import read_index
 from snapline.lineage.rows.pairing import ROW_KINDS, Differing, Rows, differing
 from snapline.lineage.series import Desk
 from snapline.lineage.snapshot import Commit, Manifest, Snapshot
@@ -165,7 +166,7 @@ class _Differ:
     def _paired(self, now: Snapshot, labels: Sequence[str], places: Sequence[_Place]) -> Differing:
         """Return the rows of two snapshots paired; which new ones became known later is read where it can be."""
         objects = self.desk.objects
-        indices = (read_index(stored_index(objects, side.membership), labels) for side in (self.then, now))
+        indices = (read_index(objects.verified(side.membership), labels) for side in (self.then, now))
         before, after = (Rows.of_index(index, labels, late=True) for index in indices)
         width, cut = self.then.series.bucket, self.then.cut
         inside = np.array([_reaches_over(cut, label, width, now.cut) for label in labels])

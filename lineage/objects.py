@@ -10,7 +10,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from snapline.lineage.digest import BulkAlgorithm, bytes_hex, file_hex, hex_part, named
+from snapline.lineage.digest import BulkAlgorithm, bytes_hex, file_hex, hex_part, mapped_hex, named
 from snapline.lineage.errors import IntegrityError
 
 
@@ -59,16 +59,26 @@ class ObjectStore:
         try:
             data = self.path(address).read_bytes()
         except OSError as error:
-            raise IntegrityError(
-                f"object {address} cannot be read: {error.strerror}",
-                hint=f"Restore {self.path(address)} from a copy of this home.",
-            ) from error
+            raise _unreadable(address, self.path(address), error) from error
         found = bytes_hex(data, BulkAlgorithm(address.partition("-")[0]))
         if found != hex_part(address):
-            raise IntegrityError(
-                f"object {address} holds other bytes: they hash to {found}", hint="Restore it from a copy of this home."
-            )
+            raise _other_bytes(address, found)
         return data
+
+    def verified(self, address: str) -> Path:
+        """Return where an object lies, once its bytes are verified; for objects too large to hold.
+
+        Raises:
+            IntegrityError: The object is missing, unreadable, or its bytes do not hash to its address.
+        """
+        path, algorithm = self.path(address), BulkAlgorithm(address.partition("-")[0])
+        try:
+            found = mapped_hex(path, algorithm)
+        except OSError as error:
+            raise _unreadable(address, path, error) from error
+        if found != hex_part(address):
+            raise _other_bytes(address, found)
+        return path
 
     def path(self, address: str) -> Path:
         """Return where an object lies; says nothing of whether it is there or whole."""
@@ -99,3 +109,15 @@ class ObjectStore:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _unreadable(address: str, path: Path, error: OSError) -> IntegrityError:
+    return IntegrityError(
+        f"object {address} cannot be read: {error.strerror}", hint=f"Restore {path} from a copy of this home."
+    )
+
+
+def _other_bytes(address: str, found: str) -> IntegrityError:
+    return IntegrityError(
+        f"object {address} holds other bytes: they hash to {found}", hint="Restore it from a copy of this home."
+    )

@@ -129,7 +129,8 @@ class Reader:
                 low, high = int(starts.min()), int(starts.max())
                 first, last = min(low, low if first is None else first), max(high, high if last is None else last)
         labels = [None if start is None else start_label(start, bucket) for start in (first, last)]
-        return SourceFile(**file.model_dump(), first=labels[0], last=labels[1], later=later)
+        hashed = {"path": file.path, "stamp": file.stamp, "hexdigest": file.hexdigest}
+        return SourceFile(**hashed, first=labels[0], last=labels[1], later=later)
 
     @property
     def left_out(self) -> tuple[BucketCount, ...]:
@@ -190,16 +191,16 @@ def hash_files(source: Source, commit: Commit, known: Sequence[HashedFile] = ())
     Args:
         source: Where the files lie.
         commit: Whose files.
-        known: Files hashed earlier; one whose stamp is unchanged is not read again.
+        known: Files hashed earlier; one whose stamp is unchanged is not read again, but returned as it is.
     """
     then = {file.path: file for file in known}
     found = []
     for name in source.names(commit):
-        stamp = source.stamp(name)
-        earlier = then.get(name)
-        same = earlier is not None and earlier.stamp == stamp
-        hexdigest = earlier.hexdigest if same and earlier else source.hexdigest(name)
-        found.append(HashedFile(path=name, stamp=stamp, hexdigest=hexdigest))
+        stamp, earlier = source.stamp(name), then.get(name)
+        if earlier is not None and earlier.stamp == stamp:
+            found.append(earlier)
+        else:
+            found.append(HashedFile(path=name, stamp=stamp, hexdigest=source.hexdigest(name)))
     return tuple(found)
 
 

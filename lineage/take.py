@@ -19,7 +19,8 @@ from snapline.lineage.objects import ObjectStore
 from snapline.lineage.reading import OnProgress, Reader, hash_files, refuse_change
 from snapline.lineage.rows.encoding import plain
 from snapline.lineage.rows.fingerprint import fingerprint
-from snapline.lineage.rows.membership import Hashes, IndexWriter, row_hashes
+from snapline.lineage.rows.hashes import Hashes, row_hashes
+from snapline.lineage.rows.membership import IndexWriter
 from snapline.lineage.rows.streaming import Layout, OrderedBucket, StreamFingerprint, fingerprint_stream
 from snapline.lineage.snapshot import Commit, Manifest, Series, Snapshot
 from snapline.lineage.sources.opening import open_source

@@ -25,7 +25,8 @@ from snapline.lineage.events import Erased, LineageEvent, Retired
 from snapline.lineage.ledger import Ledger
 from snapline.lineage.manifest import decode_manifest
 from snapline.lineage.model import VersionKey
-from snapline.lineage.rows.membership import holding, key_hashes, stored_index
+from snapline.lineage.rows.hashes import key_hashes
+from snapline.lineage.rows.membership import holding
 from snapline.lineage.series import Desk, rows_of
 from snapline.lineage.snapshot import Snapshot
 from snapline.lineage.state import State
@@ -207,7 +208,7 @@ class _Search:
         if snapshot.id not in self._found:
             if self._desk.on_progress:
                 self._desk.on_progress(f"searching {snapshot.series.name}", len(self._found), 0)
-            index = stored_index(self._desk.objects, snapshot.membership)
+            index = self._desk.objects.verified(snapshot.membership)
             of_series = self._asked.hashes[:, self._asked.series.index(snapshot.series.name)]
             self._found[snapshot.id] = holding(index, of_series)
         return self._found[snapshot.id]

@@ -23,13 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from snapline.lineage.digest import BulkAlgorithm, file_hex, hex_part, require_equal
 from snapline.lineage.errors import IntegrityError
-from snapline.lineage.objects import ObjectStore
-from snapline.lineage.rows.hashes import RECIPE, Hashes, key_hashes, row_hashes
-
-__all__ = ["RECIPE", "Hashes", "IndexWriter", "Pairing", "holding", "key_hashes", "over_report", "pair", "read_index"]
-__all__ += ["row_hashes", "stored_index"]
+from snapline.lineage.rows.hashes import RECIPE, Hashes
 
 _SCHEMA = pa.schema(
     [("label", pa.string()), ("key", pa.uint64()), ("content", pa.uint32())], metadata={"recipe": RECIPE}
@@ -88,21 +83,6 @@ class IndexWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def stored_index(objects: ObjectStore, address: str) -> Path:
-    """Return where the index at an address lies, once its bytes are verified.
-
-    Raises:
-        IntegrityError: It is missing, unreadable or holds other bytes.
-    """
-    path = objects.path(address)
-    try:
-        found = file_hex(path, BulkAlgorithm(address.partition("-")[0]))
-    except OSError as error:
-        raise IntegrityError(f"object {address} cannot be read: {error.strerror}", hint=_HINT) from error
-    require_equal(f"object {address}", hex_part(address), found)
-    return path
 
 
 def read_index(path: Path, labels: Collection[str] | None = None) -> dict[str, Hashes]:

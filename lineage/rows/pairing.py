@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snapline.lineage.rows.membership import Hashes, pair
+from snapline.lineage.rows.hashes import Hashes
+from snapline.lineage.rows.membership import pair
 
 ROW_KINDS = ("appended", "corrected", "deleted", "late")
 

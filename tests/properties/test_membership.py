@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapline.lineage.rows.membership import Hashes, IndexWriter, holding, key_hashes, pair, read_index, row_hashes
+from snapline.lineage.rows.hashes import Hashes, key_hashes, row_hashes
+from snapline.lineage.rows.membership import IndexWriter, holding, pair, read_index
 
 SALT = "5a" * 32
 SMALL = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=24)

@@ -14,7 +14,7 @@ from snapline.lineage.invalidation import Cause, Change, ModelState, Why, effect
 from snapline.lineage.model import ModelVersion
 from snapline.lineage.observe import Depth, Observation, policy_of
 from snapline.lineage.register import Origin
-from snapline.lineage.rows.membership import key_hashes
+from snapline.lineage.rows.hashes import key_hashes
 from snapline.lineage.series import CutOptions
 from snapline.lineage.staleness import Delta, staleness
 from snapline.lineage.view import OnRestatement

@@ -12,16 +12,8 @@ import pytest
 from snapline.lineage.digest import BulkAlgorithm
 from snapline.lineage.errors import IntegrityError
 from snapline.lineage.objects import ObjectStore
-from snapline.lineage.rows.hashes import key_hashes, salt_fingerprint
-from snapline.lineage.rows.membership import (
-    Hashes,
-    IndexWriter,
-    holding,
-    over_report,
-    read_index,
-    row_hashes,
-    stored_index,
-)
+from snapline.lineage.rows.hashes import Hashes, key_hashes, row_hashes, salt_fingerprint
+from snapline.lineage.rows.membership import IndexWriter, holding, over_report, read_index
 
 SALT = "5a" * 32
 GOLDEN_KEYS = ["141a18f9382744dd", "7bffde66bd245cea", "814d8635242b46ea"]
@@ -120,15 +112,15 @@ def test_a_stored_index_is_verified_before_it_is_used(tmp_path):
     objects = ObjectStore(tmp_path / "objects", BulkAlgorithm.BLAKE3)
     index_of(tmp_path / "index.parquet", 1, 3)
     address = objects.put_file(tmp_path / "index.parquet")
-    path = stored_index(objects, address)
+    path = objects.verified(address)
     assert len(read_index(path)["b0000"]) == 3
     path.chmod(0o644)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(IntegrityError, match="expected"):
-        stored_index(objects, address)
+    with pytest.raises(IntegrityError, match="holds other bytes"):
+        objects.verified(address)
     path.unlink()
     with pytest.raises(IntegrityError, match="cannot be read"):
-        stored_index(objects, address)
+        objects.verified(address)
 
 
 def test_the_bound_on_mistaken_claims_is_keys_times_rows_over_two_to_the_64():
