@@ -136,4 +136,6 @@ def _affected(console: Console, subject: str, affected: list[dict[str, Any]]) ->
 
 def _short(identifier: str) -> str:
     kind, _, rest = identifier.partition(":")
-    return f"{kind} {rest[:12]}" if kind == "snapshot" else rest
+    if kind == "snapshot":
+        return f"{kind} {rest[:12]}"
+    return rest.rpartition("/")[2] if kind == "source" else rest

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from snapline.lineage.leakage.rules import Rules
     from snapline.lineage.snapshot import Snapshot
 
-SAMPLE = 5
+SAMPLE = 3
 
 
 def leakage(

@@ -64,6 +64,7 @@ def _code(cause: Cause) -> Exit | None:
 
     meanings = {
         Change.RESTATED: Exit.NO,
+        Change.EVALUATION_RESTATED: Exit.NO,
         Change.MEMBERS_DELETED: Exit.NO,
         Change.SOURCE_UNREAD: Exit.NOT_THERE,
         Change.COMMIT_GONE: Exit.NO,
@@ -77,7 +78,7 @@ def _code(cause: Cause) -> Exit | None:
 
 def _facts(version: ModelVersion, state: State, certificates: list[Certificate]) -> list[str]:
     facts = [f"weights: {version.weights.path}, {version.weights.size_bytes} bytes, {version.weights.digest}"]
-    for identifier in version.snapshots:
+    for identifier in dict.fromkeys(version.touched):
         snapshot = state.snapshots[identifier]
         facts.append(
             f"snapshot {snapshot.series.name}@{identifier[:12]}: {snapshot.rows} rows of {snapshot.series.source}"

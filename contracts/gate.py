@@ -144,7 +144,7 @@ def basis_of(model: ModelVersion, state: State) -> tuple[object, ...]:
         state.models[model.key.name][model.key.version - 1],
         state.attestations.get(model.key),
         state.views.get(model.view_name) if model.view_name else None,
-        tuple(state.comparisons.get(identifier) for identifier in model.snapshots),
+        tuple(state.comparisons.get(identifier) for identifier in model.touched),
         state.leakage.get(model.key),
         state.retired.get(model.key),
         pending(state, model.key),

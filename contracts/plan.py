@@ -53,7 +53,7 @@ class ModelPlan:
 
     Attributes:
         causes: Everything that differs, including what needs nothing done.
-        by_hand: The causes only a person can mend; nothing they touch is computed.
+        by_hand: The causes only a person can mend; nothing they touch is computed, and an evaluation touches nothing.
     """
 
     model: ModelVersion
@@ -80,8 +80,10 @@ def plan_model(model: ModelVersion, targets: Sequence[TargetNow], inspector: Ins
     state = inspector.state
     observation = inspector.observe(model)
     policy = policy_of(model, state)
-    rebuild = tuple(c for c in observation.causes if effect(c.change, policy).remedy is Remedy.REBUILD)
-    causes, by_hand = list(observation.causes), list(_by_hand(observation.causes, policy))
+    rebuild = _of_remedy(Remedy.REBUILD, observation.causes, policy)
+    by_hand = list(_of_remedy(Remedy.BY_HAND, observation.causes, policy))
+    to_evaluate = _of_remedy(Remedy.EVALUATE, observation.causes, policy)
+    causes = list(observation.causes)
     steps = [Step(StepKind.MATERIALIZE, model, rebuild, model.materialize_seconds)] if rebuild else []
     computable = not by_hand
     for target in targets:
@@ -89,16 +91,16 @@ def plan_model(model: ModelVersion, targets: Sequence[TargetNow], inspector: Ins
             continue
         _, examined = inspector.inspect(model, target, observation)
         causes += examined.causes
-        blocked = _by_hand(examined.causes, policy)
+        blocked = _of_remedy(Remedy.BY_HAND, examined.causes, policy)
         by_hand += blocked
         if not blocked:
             steps += _certifications(model, target.name, examined, rebuild, inspector)
     todo = tuple(steps) if computable else ()
-    return ModelPlan(model, tuple(dict.fromkeys(causes)), todo, tuple(dict.fromkeys(by_hand)))
+    return ModelPlan(model, tuple(dict.fromkeys(causes)), todo, tuple(dict.fromkeys((*by_hand, *to_evaluate))))
 
 
-def _by_hand(causes: Sequence[Cause], policy: RefreshPolicy) -> tuple[Cause, ...]:
-    return tuple(cause for cause in causes if effect(cause.change, policy).remedy is Remedy.BY_HAND)
+def _of_remedy(remedy: Remedy, causes: Sequence[Cause], policy: RefreshPolicy) -> tuple[Cause, ...]:
+    return tuple(cause for cause in causes if effect(cause.change, policy).remedy is remedy)
 
 
 def _concerns(model: ModelVersion, target: TargetNow, inspector: Inspector) -> bool:

@@ -1,6 +1,6 @@
 """Digests whose names say what was hashed and how.
 
-A digest is written `<algorithm>-<what>-v<version>:<64 hex digits>`, for example `blake3-rows-v1:9f…`. Two digests are
+A digest is written `<algorithm>-<what>-v<version>:<64 hex digits>`, for example `blake3-rows-v2:9f…`. Two digests are
 comparable only when their names are equal, so a change of recipe can never be mistaken for a change of content.
 
 Documents are hashed with SHA-256 over canonical JSON (RFC 8785). Bulk bytes (rows, tensors, files) are hashed with the
@@ -52,7 +52,7 @@ def hasher(algorithm: BulkAlgorithm) -> Hasher:
 
 
 def named(algorithm: BulkAlgorithm, what: str, hexdigest: str) -> str:
-    """Return the full digest string for `what`, a kebab-case noun with its version, such as `rows-v1`."""
+    """Return the full digest string for `what`, a kebab-case noun with its version, such as `rows-v2`."""
     return f"{algorithm}-{what}:{hexdigest}"
 
 

@@ -38,6 +38,7 @@ class Change(StrEnum):
     AGED = "older than the policy allows"
     NEWER_ROWS = "a later window has new rows"
     RESTATED = "rows inside the cut changed"
+    EVALUATION_RESTATED = "rows it was evaluated or calibrated on changed"
     MEMBERS_DELETED = "rows inside the cut were deleted"
     DELTA_EXCEEDED = "more rows changed than the policy allows"
     LAG_EXCEEDED = "more commits than the policy allows"
@@ -68,6 +69,7 @@ class Remedy(StrEnum):
     KEEP = "keep"
     REJUDGE = "judge the stored evidence again"
     RECOMPUTE = "measure again"
+    EVALUATE = "a person must evaluate or calibrate it again, which no step can do and none waits for"
     REBUILD = "materialize again, then measure"
     BY_HAND = "a person must decide or put something back"
 
@@ -106,6 +108,8 @@ _MATRIX = {
     Change.AGED: Effect(ModelState.STALE_AGE, Remedy.BY_HAND, Why.NO),
     Change.NEWER_ROWS: Effect(ModelState.STALE_DATA, Remedy.KEEP, None),
     Change.RESTATED: Effect(ModelState.RESTATED, Remedy.REBUILD, Why.NO),
+    # No certificate is measured on those rows: measuring again would only hide what nobody evaluated.
+    Change.EVALUATION_RESTATED: Effect(ModelState.FRESH, Remedy.EVALUATE, Why.UNKNOWN),
     Change.MEMBERS_DELETED: Effect(ModelState.ERASURE_PENDING, Remedy.REBUILD, Why.NO),
     Change.DELTA_EXCEEDED: Effect(ModelState.STALE_DATA, Remedy.REBUILD, Why.NO),
     Change.LAG_EXCEEDED: Effect(ModelState.STALE_DATA, Remedy.REBUILD, Why.NO),

@@ -6,6 +6,7 @@ unread, unless an earlier comparison already spoke of exactly these bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,13 +16,13 @@ from snapline.lineage import weights
 from snapline.lineage.erasure.affected import Settlement, affected, pending
 from snapline.lineage.errors import ConflictError, DefinitionError, IntegrityError, NotFoundError, SnaplineError
 from snapline.lineage.events import Erased, SourceCompared
-from snapline.lineage.invalidation import Cause, Change
+from snapline.lineage.invalidation import Cause, Change, effect
 from snapline.lineage.manifest import changed_files, decode_manifest, files_of
-from snapline.lineage.model import ModelVersion
+from snapline.lineage.model import ModelVersion, Use, UseKind
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.snapshot import Comparison, Snapshot
 from snapline.lineage.sources.opening import open_source
-from snapline.lineage.staleness import SourceSeen, causes_of, commits_after, subject_of
+from snapline.lineage.staleness import SourceSeen, as_used, causes_of, commits_after, differences, subject_of
 from snapline.lineage.stat_cache import StatCache
 from snapline.lineage.state import State
 from snapline.lineage.view import RefreshPolicy
@@ -56,7 +57,7 @@ class Lens:
 class Observation:
     """Every difference found, the comparisons made that the ledger does not hold yet, and what is known of each source.
 
-    `seen` has one entry for each snapshot the model was trained on, in their order.
+    `seen` has one entry for each snapshot its view was materialized from, in their order.
     """
 
     causes: tuple[Cause, ...]
@@ -75,16 +76,18 @@ def observe(model: ModelVersion, state: State, lens: Lens, depth: Depth) -> Obse
     causes = [*_weights(model, lens, depth), *_records(model, state, lens, depth), *_said(model, state)]
     if not model.snapshots:
         causes.append(Cause(Change.NO_CUT, str(model.key), "no cut: it was registered without a snapshot"))
-    compared: list[SourceCompared] = []
-    seen: list[SourceSeen] = []
-    for identifier in model.snapshots:
-        found = _source(state.snapshots[identifier], state, lens, depth)
-        seen.append(found.seen)
-        causes += found.causes
-        compared += [found.event] if found.event and not _recorded(found.event, state) else []
+    found = {
+        identifier: _source(state.snapshots[identifier], state, lens, depth)
+        for identifier in dict.fromkeys(model.touched)
+    }
+    seen = [found[identifier].seen for identifier in model.snapshots]
+    causes += [cause for identifier in model.snapshots for cause in found[identifier].causes]
     causes += causes_of(str(model.key), seen, policy_of(model, state), lens.now)
+    causes += _used(model, state, found)
     causes += _view(model, state)
-    return Observation(tuple(causes), tuple(compared), tuple(seen))
+    events = (one.event for one in found.values() if one.event is not None)
+    compared = tuple(event for event in events if not _recorded(event, state))
+    return Observation(tuple(dict.fromkeys(causes)), compared, tuple(seen))
 
 
 def _recorded(event: SourceCompared, state: State) -> bool:
@@ -118,7 +121,7 @@ def _records(model: ModelVersion, state: State, lens: Lens, depth: Depth) -> lis
     bound = [(f"view {model.view_name}", file.object) for file in stored]
     if depth.full:
         # No gate reads an index: it only tells differences apart that the digests have found.
-        snapshots = [state.snapshots[identifier] for identifier in model.snapshots]
+        snapshots = [state.snapshots[identifier] for identifier in dict.fromkeys(model.touched)]
         bound += [(subject_of(snapshot), snapshot.membership) for snapshot in snapshots]
     return [
         Cause(Change.RECORD_DAMAGED, subject, problem)
@@ -181,6 +184,35 @@ class _Found:
     seen: SourceSeen
     causes: tuple[Cause, ...] = ()
     event: SourceCompared | None = None
+
+
+# What is no longer asked of a cut once a later one of its window was used in its place.
+_REPLACED = (Change.EVALUATION_RESTATED, Change.SOURCE_UNREAD)
+
+
+def _used(model: ModelVersion, state: State, found: Mapping[str, _Found]) -> list[Cause]:
+    """Return what differs in the snapshots a version used besides those of its view.
+
+    A later take of the same window, used in the same way, replaces an earlier one, as long as nothing shuts over it.
+    """
+    causes: list[Cause] = []
+    standing: set[tuple[object, ...]] = set()
+    for use in sorted(model.uses, key=lambda use: _taken(use, state), reverse=True):
+        cut = state.snapshots[use.snapshot]
+        place = (use.kind, cut.series.name, cut.cut.since, cut.cut.until)
+        one = found[use.snapshot]
+        differ = as_used(use.kind, (*one.causes, *differences(one.seen)))
+        if place in standing:
+            differ = [cause for cause in differ if cause.change not in _REPLACED]
+        elif use.kind is not UseKind.TRAINED_ON and not any(effect(c.change, RefreshPolicy()).shuts for c in differ):
+            standing.add(place)
+        causes += differ
+    return causes
+
+
+def _taken(use: Use, state: State) -> int:
+    """Return the place of a use's snapshot among the takes of its series, oldest first."""
+    return state.series[state.snapshots[use.snapshot].series.name].index(use.snapshot)
 
 
 # What a source that cannot be held against its cut means, and what a person is told before the reason.

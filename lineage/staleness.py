@@ -12,12 +12,13 @@ which is not a delta of zero.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from snapline.lineage.cut import bucket_start
 from snapline.lineage.invalidation import Cause, Change
+from snapline.lineage.model import UseKind
 from snapline.lineage.snapshot import BucketChange, Commit, Comparison, Snapshot
 from snapline.lineage.view import RefreshPolicy
 
@@ -145,7 +146,7 @@ def causes_of(model: str, seen: Sequence[SourceSeen], policy: RefreshPolicy, now
     """
     causes = []
     for one in seen:
-        causes += [*_differences(one), *_newer(one, policy, now), *_aged(one, policy, now), *_lagging(one, policy, now)]
+        causes += [*differences(one), *_newer(one, policy, now), *_aged(one, policy, now), *_lagging(one, policy, now)]
     return [*causes, *_exceeded(model, seen, policy, now)]
 
 
@@ -158,7 +159,7 @@ def _counts(change: BucketChange) -> str:
     return str(delta_of([change])) if change.delta else f"{change.rows_then} rows then, {change.rows_now} now"
 
 
-def _differences(one: SourceSeen) -> list[Cause]:
+def differences(one: SourceSeen) -> list[Cause]:
     """Return what a comparison found: nothing when the source is the very one that was cut."""
     comparison = one.comparison
     if comparison is None:
@@ -183,6 +184,27 @@ def _differences(one: SourceSeen) -> list[Cause]:
         message = f"its commit {one.snapshot.commit.id} was expired, and the newest no longer holds its rows"
         causes.append(Cause(Change.COMMIT_GONE, one.subject, f"{message}: it cannot be made again"))
     return causes
+
+
+def as_used(kind: UseKind, causes: Iterable[Cause]) -> list[Cause]:
+    """Return what causes about a snapshot mean for a version that used it in some way besides its view.
+
+    Rows it was evaluated or calibrated on are none it could be made without by materializing it again.
+    """
+    if kind is UseKind.TRAINED_ON:
+        return list(causes)
+    verb = {UseKind.EVALUATED_ON: "evaluate", UseKind.CALIBRATED_ON: "calibrate"}[kind]
+    before, after = (
+        f"it was {kind.value.replace('_', ' ')} this: ",
+        f"; {verb} it on a new take of the window, and link it",
+    )
+    return [
+        replace(cause, change=Change.EVALUATION_RESTATED, message=f"{before}{cause.message}{after}")
+        if cause.change is Change.RESTATED
+        else cause
+        for cause in causes
+        if cause.change is not Change.MEMBERS_DELETED
+    ]
 
 
 def _newer(one: SourceSeen, policy: RefreshPolicy, now: datetime) -> list[Cause]:

@@ -45,7 +45,7 @@ def snapshot(source: str = "/data/flights.parquet") -> Snapshot:
         cut=Cut(
             since=parse_instant("2013-01-01"), until=parse_instant("2013-07-01"), as_of=parse_instant("2013-08-01")
         ),
-        digest=f"blake3-rows-v1:{'c' * 64}",
+        digest=f"blake3-rows-v2:{'c' * 64}",
         rows=166_158,
         buckets=181,
         manifest=f"blake3-object-v1:{'d' * 64}",

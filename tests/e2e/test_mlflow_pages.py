@@ -89,7 +89,7 @@ def snapshot() -> Snapshot:
         cut=Cut(
             since=parse_instant("2013-01-01"), until=parse_instant("2013-07-01"), as_of=parse_instant("2013-08-01")
         ),
-        digest=f"blake3-rows-v1:{'9c41e07d' * 8}",
+        digest=f"blake3-rows-v2:{'9c41e07d' * 8}",
         rows=166_158,
         buckets=181,
         manifest=f"blake3-object-v1:{'d' * 64}",

@@ -49,6 +49,7 @@ def same_for_everybody(text: str) -> str:
     text = re.sub(r"(?<= )[0-9a-f]{12}\b", "<short>", text)
     text = re.sub(r"20(?!13)\d\d-\d\d-\d\d[T ][0-9:.]+(\+00:00|Z)", "<instant>", text)
     text = re.sub(r"\b\d{4,}d\b", "<age>", text)
+    text = re.sub(r"\b\d{6,} bytes\b", "<bytes>", text)
     text = re.sub(r"\(about \d+ s last time\)|\(\d+ s, within", "<seconds>", text)
     text = re.sub(r"/\S+?/(?=\.snapline|trips|data/)", "<folder>/", text)
     text = re.sub(r" {2,}", "  ", re.sub(r"─+", "─", text))

@@ -18,7 +18,7 @@ from snapline.lineage.snapshot import BucketChange, Commit, Comparison, Series, 
 from snapline.lineage.staleness import KINDS, Delta, SourceSeen, causes_of, delta_of, staleness
 from snapline.lineage.view import OnRestatement, RefreshPolicy
 
-DIGEST = "blake3-rows-v1:" + "0" * 64
+DIGEST = "blake3-rows-v2:" + "0" * 64
 FEW = st.integers(0, 50)
 CHANGES = st.lists(
     st.builds(

@@ -51,7 +51,7 @@ def snapshot(
     return Snapshot(
         series=Series(name=name, source=source, time="t", known=None, key="k", bucket=bucket),
         cut=Cut(since=since, until=until),
-        digest=digest(f"{name}{window}", "rows-v1"),
+        digest=digest(f"{name}{window}", "rows-v2"),
         rows=9,
         buckets=3,
         manifest=manifest or digest(f"manifest of {name}{window}", "object-v1"),

@@ -30,7 +30,7 @@ from snapline.lineage.snapshot import Commit, Series, Snapshot
 SNAPSHOT = Snapshot(
     series=Series(name="flights", source="/data/f.parquet", time="t", known="k", key="id", bucket=Bucket.DAY),
     cut=Cut(since=parse_instant("2013-01-01"), until=parse_instant("2013-07-01"), as_of=parse_instant("2013-08-01T06")),
-    digest=f"blake3-rows-v1:{'c' * 64}",
+    digest=f"blake3-rows-v2:{'c' * 64}",
     rows=166_158,
     buckets=181,
     manifest=f"blake3-object-v1:{'d' * 64}",

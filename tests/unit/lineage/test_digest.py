@@ -50,12 +50,12 @@ def test_a_digest_names_what_was_hashed_and_how() -> None:
     assert hex_part(digest) == digest[-64:]
     assert short(digest) == digest[-64:][:12]
     assert document_digest("contract", {"b": 1, "a": ["x"]}) != digest
-    assert named(BulkAlgorithm.BLAKE3, "rows-v1", "0" * 64) == "blake3-rows-v1:" + "0" * 64
+    assert named(BulkAlgorithm.BLAKE3, "rows-v2", "0" * 64) == "blake3-rows-v2:" + "0" * 64
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a" * 64, "md5-rows-v1:" + "a" * 64, "blake3-rows-v1:" + "A" * 64, "blake3-rows-v1:" + "a" * 63, "blake3-v1"],
+    ["", "a" * 64, "md5-rows-v2:" + "a" * 64, "blake3-rows-v2:" + "A" * 64, "blake3-rows-v2:" + "a" * 63, "blake3-v1"],
 )
 def test_what_is_no_digest_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):

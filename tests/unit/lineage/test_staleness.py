@@ -29,7 +29,7 @@ from snapline.lineage.staleness import (
 from snapline.lineage.view import RefreshPolicy, ViewDefinition
 
 ROWS = Depth(rows=True)
-DIGEST = "blake3-rows-v1:" + "0" * 64
+DIGEST = "blake3-rows-v2:" + "0" * 64
 THEN, LATER = Commit(id="1"), Commit(id="2")
 FIXED, SLIDING = RefreshPolicy(), RefreshPolicy(slide=3 * DAY)
 CORRECTED = BucketChange(label="2013-01-24", rows_then=9, rows_now=9, corrected=1)

@@ -28,7 +28,7 @@ def taken(source: str, rows_hex: str, *, as_of: str | None = None) -> Snapshot:
             until=parse_instant("2013-07-01"),
             as_of=parse_instant(as_of) if as_of else None,
         ),
-        digest=f"blake3-rows-v1:{rows_hex}",
+        digest=f"blake3-rows-v2:{rows_hex}",
         rows=5,
         buckets=2,
         manifest=f"blake3-object-v1:{'d' * 64}",
