@@ -31,7 +31,9 @@ def lineage(
     from snapline.lineage.pictures import drawing
 
     if form not in FORMATS:
-        raise DefinitionError(f"expected the format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, found {form!r}")
+        raise DefinitionError(
+            f"expected the format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, found {form!r}", hint="Name one of them."
+        )
     opened, output = Home.open(home), Output(as_json or form == "json")
     then = past(opened, at, at_entry, output)
     version = opened.resolve(model, then.state)

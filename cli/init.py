@@ -24,7 +24,7 @@ def init(
     from snapline.lineage.errors import DefinitionError
 
     if algorithm not in set(BulkAlgorithm):
-        raise DefinitionError(f"expected blake3 or sha256, found {algorithm!r}")
+        raise DefinitionError(f"expected blake3 or sha256, found {algorithm!r}", hint="Leave it out for blake3.")
     root = located(home)
     made = initialise(root, BulkAlgorithm(algorithm), ledger)
     text = f"{'made' if made else 'found'} a Snapline home at {root}"

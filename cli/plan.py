@@ -168,7 +168,9 @@ def seconds_of(option: str, text: str) -> int:
     except (ValidationError, OverflowError):
         seconds = 0
     if seconds < 1:
-        raise DefinitionError(f"{option}: expected a duration such as 3600s, 90m or 2h, found {text!r}")
+        raise DefinitionError(
+            f"{option}: expected a duration such as 3600s, 90m or 2h, found {text!r}", hint="Give a second or more."
+        )
     return seconds
 
 

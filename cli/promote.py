@@ -99,7 +99,9 @@ def _move(home: Home, output: Output, decision: GateDecision, alias: str, *, rol
                 )
             ]
         except ValidationError as error:
-            raise DefinitionError(f"alias {alias!r}: {error.errors()[0]['msg']}") from error
+            raise DefinitionError(
+                f"alias {alias!r}: {error.errors()[0]['msg']}", hint="Write letters, digits, '.', '_' and '-'."
+            ) from error
 
     home.ledger.commit(decide, requires=(GateOpen(decision),))
     mirror_alias(home, output, key, alias)

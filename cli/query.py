@@ -46,7 +46,9 @@ def query(
     from snapline.lineage.errors import DefinitionError
 
     if form not in FORMATS:
-        raise DefinitionError(f"expected the format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, found {form!r}")
+        raise DefinitionError(
+            f"expected the format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, found {form!r}", hint="Name one of them."
+        )
     form = "json" if as_json else form
     output = Output(form == "json")
     if schema or sql is None:

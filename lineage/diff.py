@@ -32,7 +32,7 @@ from snapline.lineage.rows.pairing import ROW_KINDS, Differing, Rows, differing
 from snapline.lineage.series import Desk
 from snapline.lineage.snapshot import Commit, Manifest, Snapshot
 from snapline.lineage.sources.opening import open_source
-from snapline.lineage.sources.protocol import Source, Window
+from snapline.lineage.sources.protocol import Source, Window, readable
 from snapline.lineage.state import State
 
 KEYS_NAMED = 1000
@@ -274,7 +274,7 @@ class _Differ:
         """Return a snapshot's commit if it can still be read."""
         with suppress(NotFoundError, DefinitionError):
             source = self._source()
-            return source.commit(snapshot.commit.id) if source.travels else None
+            return source.commit(snapshot.commit.id) if source.travels and readable(source, snapshot.commit) else None
         return None
 
     def _newest(self) -> Commit | None:

@@ -147,4 +147,6 @@ def require_equal(what: str, expected: str, found: str) -> None:
         IntegrityError: They differ; the message carries both.
     """
     if expected != found:
-        raise IntegrityError(f"{what}: expected {expected}, found {found}")
+        raise IntegrityError(
+            f"{what}: expected {expected}, found {found}", hint="Restore what was recorded from a copy you trust."
+        )

@@ -42,7 +42,7 @@ def load(path: Path, model: type[Document]) -> Document:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"no file {path}", hint="Check the path.") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"{path}: cannot be read as text: {error}") from error
+        raise DefinitionError(f"{path}: cannot be read as text: {error}", hint="Write it as UTF-8 text.") from error
     return parse(text, model, name=str(path))
 
 
@@ -59,9 +59,14 @@ def parse(text: str, model: type[Document], *, name: str) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise DefinitionError(f"{name}{line}: not YAML: {getattr(error, 'problem', error)}") from error
+        raise DefinitionError(
+            f"{name}{line}: not YAML: {getattr(error, 'problem', error)}", hint="Correct the line and run it again."
+        ) from error
     if not isinstance(content, dict):
-        raise DefinitionError(f"{name}:1: expected a mapping of fields, found {type(content).__name__}")
+        raise DefinitionError(
+            f"{name}:1: expected a mapping of fields, found {type(content).__name__}",
+            hint="Write it as FIELD: VALUE lines.",
+        )
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -82,9 +87,12 @@ def _refuse_surprises(node: yaml.Node | None, name: str, seen: set[int]) -> None
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise DefinitionError(f"{name}:{line}: expected the name of a field, found a {key.id}")
+                raise DefinitionError(
+                    f"{name}:{line}: expected the name of a field, found a {key.id}",
+                    hint="Write a word before the colon.",
+                )
             if key.value in keys:
-                raise DefinitionError(f"{name}:{line}: {key.value!r} is written twice")
+                raise DefinitionError(f"{name}:{line}: {key.value!r} is written twice", hint="Keep one of the two.")
             keys.add(key.value)
             _refuse_surprises(value, name, seen)
     elif isinstance(node, yaml.SequenceNode):

@@ -57,7 +57,9 @@ def stamp_of(path: Path | str) -> FileStamp:
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFoundError(f"no file {path}") from error
+        raise NotFoundError(
+            f"no file {path}", hint="Put it back; if it was vacuumed or expired, read a newer commit."
+        ) from error
     if not stat.S_ISREG(found.st_mode):
         raise DefinitionError(
             f"{path} is not a regular file", hint="Links, sockets and devices are not hashed; use the file itself."

@@ -22,7 +22,8 @@ from snapline.lineage.model import ModelVersion, Use, UseKind
 from snapline.lineage.objects import ObjectStore
 from snapline.lineage.snapshot import Comparison, Snapshot
 from snapline.lineage.sources.opening import open_source
-from snapline.lineage.staleness import SourceSeen, as_used, causes_of, commits_after, differences, subject_of
+from snapline.lineage.sources.protocol import readable
+from snapline.lineage.staleness import SourceSeen, as_used, causes_of, commits_after, difference_causes, subject_of
 from snapline.lineage.stat_cache import StatCache
 from snapline.lineage.state import State
 from snapline.lineage.view import RefreshPolicy
@@ -201,7 +202,7 @@ def _used(model: ModelVersion, state: State, found: Mapping[str, _Found]) -> lis
         cut = state.snapshots[use.snapshot]
         place = (use.kind, cut.series.name, cut.cut.since, cut.cut.until)
         one = found[use.snapshot]
-        differ = as_used(use.kind, (*one.causes, *differences(one.seen)))
+        differ = as_used(use.kind, (*one.causes, *difference_causes(one.seen)))
         if place in standing:
             differ = [cause for cause in differ if cause.change not in _REPLACED]
         elif use.kind is not UseKind.TRAINED_ON and not any(effect(c.change, RefreshPolicy()).shuts for c in differ):
@@ -266,16 +267,8 @@ def _held_against(source: Source, snapshot: Snapshot, state: State, lens: Lens, 
 
 
 def _seen(source: Source, snapshot: Snapshot, comparison: Comparison, lag: int | None) -> SourceSeen:
-    orphaned = source.travels and comparison.restated and not _readable(source, snapshot)
+    orphaned = source.travels and comparison.restated and not readable(source, snapshot.commit)
     return SourceSeen(snapshot, lag, comparison, orphaned, source.travels)
-
-
-def _readable(source: Source, snapshot: Snapshot) -> bool:
-    try:
-        source.commit(snapshot.commit.id)
-    except NotFoundError:
-        return False
-    return True
 
 
 def _compared(snapshot: Snapshot, state: State, lens: Lens, depth: Depth) -> SourceCompared:

@@ -90,9 +90,13 @@ class SigningKey:
         try:
             private = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise DefinitionError(f"{path}: expected an unencrypted private key in PEM: {error}") from error
+            raise DefinitionError(
+                f"{path}: expected an unencrypted private key in PEM: {error}", hint="Restore the key from a copy."
+            ) from error
         if not isinstance(private, Ed25519PrivateKey):
-            raise DefinitionError(f"{path}: expected an Ed25519 key, found {type(private).__name__}")
+            raise DefinitionError(
+                f"{path}: expected an Ed25519 key, found {type(private).__name__}", hint="Restore the key from a copy."
+            )
         return cls(private)
 
     @property

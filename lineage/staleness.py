@@ -146,7 +146,12 @@ def causes_of(model: str, seen: Sequence[SourceSeen], policy: RefreshPolicy, now
     """
     causes = []
     for one in seen:
-        causes += [*differences(one), *_newer(one, policy, now), *_aged(one, policy, now), *_lagging(one, policy, now)]
+        causes += [
+            *difference_causes(one),
+            *_newer(one, policy, now),
+            *_aged(one, policy, now),
+            *_lagging(one, policy, now),
+        ]
     return [*causes, *_exceeded(model, seen, policy, now)]
 
 
@@ -159,7 +164,7 @@ def _counts(change: BucketChange) -> str:
     return str(delta_of([change])) if change.delta else f"{change.rows_then} rows then, {change.rows_now} now"
 
 
-def differences(one: SourceSeen) -> list[Cause]:
+def difference_causes(one: SourceSeen) -> list[Cause]:
     """Return what a comparison found: nothing when the source is the very one that was cut."""
     comparison = one.comparison
     if comparison is None:
@@ -194,10 +199,8 @@ def as_used(kind: UseKind, causes: Iterable[Cause]) -> list[Cause]:
     if kind is UseKind.TRAINED_ON:
         return list(causes)
     verb = {UseKind.EVALUATED_ON: "evaluate", UseKind.CALIBRATED_ON: "calibrate"}[kind]
-    before, after = (
-        f"it was {kind.value.replace('_', ' ')} this: ",
-        f"; {verb} it on a new take of the window, and link it",
-    )
+    before = f"it was {kind.value.replace('_', ' ')} this: "
+    after = f"; {verb} it on a new take of the window, and link that"
     return [
         replace(cause, change=Change.EVALUATION_RESTATED, message=f"{before}{cause.message}{after}")
         if cause.change is Change.RESTATED

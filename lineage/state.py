@@ -91,7 +91,9 @@ class State:
                 )
             number = stack[-1].model.version
         if not 1 <= number <= len(versions):
-            raise NotFoundError(f"model {reference.name!r} has versions 1 to {len(versions)}, not {number}")
+            raise NotFoundError(
+                f"model {reference.name!r} has versions 1 to {len(versions)}, not {number}", hint="Name one of them."
+            )
         return versions[number - 1]
 
     def snapshot(self, text: str) -> Snapshot:
@@ -110,7 +112,10 @@ class State:
         matches = [ids[-1]] if not prefix else [found for found in ids if found.startswith(prefix)]
         if len(matches) != 1:
             begins = ", ".join(found[:12] for found in ids)
-            raise NotFoundError(f"{text!r} names {len(matches)} snapshots of {name!r}; its ids begin {begins}")
+            raise NotFoundError(
+                f"{text!r} names {len(matches)} snapshots of {name!r}; its ids begin {begins}",
+                hint="Write NAME@ID, with as much of an id as only one has.",
+            )
         return self.snapshots[matches[0]]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from snapline.lineage.cut import Cut
 from snapline.lineage.erasure.tombstones import Tombstones
-from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
+from snapline.lineage.errors import ConflictError, DefinitionError
 from snapline.lineage.files import HashedFile
 from snapline.lineage.manifest import encode_manifest
 from snapline.lineage.objects import ObjectStore
@@ -24,7 +24,7 @@ from snapline.lineage.rows.membership import IndexWriter
 from snapline.lineage.rows.streaming import Layout, OrderedBucket, StreamFingerprint, fingerprint_stream
 from snapline.lineage.snapshot import Commit, Manifest, Series, Snapshot
 from snapline.lineage.sources.opening import open_source
-from snapline.lineage.sources.protocol import Source
+from snapline.lineage.sources.protocol import Source, readable
 
 _LABELS_NAMED = 10
 _HASHED_TOGETHER = 1 << 16
@@ -62,6 +62,12 @@ def pinned(series: Series, cut: Cut, source: Source, version: str | None, now: d
             f"nothing of snapshot {series.name!r} can be cut as of {cut.as_of.isoformat()}: "
             "it has no known column, and its source keeps no history",
             hint="Leave out the as-of instant, or start a series with a known column.",
+        )
+    if cut.as_of is not None and series.known is None and version is not None:
+        raise DefinitionError(
+            f"expected a version or an as-of instant, found both, {version} and {cut.as_of.isoformat()}: "
+            f"snapshot {series.name!r} has no known column, so each alone says what to read",
+            hint="Leave one of them out.",
         )
     travelling = cut.as_of if source.travels and version is None else None
     commit = source.commit(version, travelling)
@@ -203,9 +209,4 @@ def rows(snapshot: Snapshot, manifest: Manifest, archive: Archive) -> pa.Table:
 
 def _still_there(source: Source, commit: Commit) -> Commit:
     """Return the commit if its source still has it, or else the newest."""
-    if not source.travels:
-        return source.commit()
-    try:
-        return source.commit(commit.id)
-    except NotFoundError:
-        return source.commit()
+    return source.commit(commit.id) if source.travels and readable(source, commit) else source.commit()

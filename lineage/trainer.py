@@ -161,7 +161,7 @@ def _regular_file(folder: Path, path: str) -> Path:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"no file {folder / path}", hint="The view names it; paths are relative to it.") from error
     except (OSError, RuntimeError) as error:  # a loop of links
-        raise DefinitionError(f"{folder / path} cannot be followed: {error}") from error
+        raise DefinitionError(f"{folder / path} cannot be followed: {error}", hint="Copy the file there.") from error
     if not real.is_relative_to(folder.resolve()):
         raise DefinitionError(f"{folder / path} leads out of the view's folder, to {real}", hint="Copy the file there.")
     if not real.is_file():

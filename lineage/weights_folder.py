@@ -40,7 +40,9 @@ def scan(folder: Path) -> tuple[dict[str, FileStamp], dict[str, str]]:
     """Return the stamps of the regular files under a folder, and what is wrong with everything else, by path."""
 
     def unreadable(error: OSError) -> None:
-        raise DefinitionError(f"{error.filename} cannot be read: {error.strerror}") from error
+        raise DefinitionError(
+            f"{error.filename} cannot be read: {error.strerror}", hint="Make the folder readable, or name another."
+        ) from error
 
     stamps, refused = {}, {}
     for parent, folders, names in os.walk(folder, onerror=unreadable):
@@ -108,7 +110,9 @@ def _check_index(folder: Path, path: str, paths: set[str]) -> None:
         content = json.loads((folder / path).read_bytes())
         shards = set(content["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DefinitionError(f"{folder / path} is not an index of shards: {error!r}") from error
+        raise DefinitionError(
+            f"{folder / path} is not an index of shards: {error!r}", hint="Restore it from where the weights came from."
+        ) from error
     for shard in sorted(map(str, shards)):
         if str(PurePosixPath(path).parent / shard) not in paths:
             raise DefinitionError(

@@ -108,7 +108,9 @@ def _read(path: Path, names: list[str]) -> dict[str, Listed]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"no file {path}", hint="Check the path.") from error
     except OSError as error:
-        raise DefinitionError(f"{path} cannot be read: {error.strerror}") from error
+        raise DefinitionError(
+            f"{path} cannot be read: {error.strerror}", hint="Name a Parquet or .csv file that you may read."
+        ) from error
     if magic == _MAGIC:
         return _read_parquet(path, names)
     if path.suffix.lower() == ".csv":
@@ -151,9 +153,11 @@ def _read_csv(path: Path, names: list[str]) -> dict[str, Listed]:
                 for column, place in zip(cells, wanted, strict=True) if row else ():
                     column.append(row[place] or None)
                 lines += [reader.line_num] if row else []
-        except (UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError as error:
+            raise DefinitionError(f"{path} is no UTF-8 text: {error}", hint="Write it as UTF-8 text.") from error
+        except csv.Error as error:
             raise DefinitionError(
-                f"{path}: line {reader.line_num}: cannot be read as CSV: {error}", hint="Write it as UTF-8 text."
+                f"{path}: line {reader.line_num}: cannot be read as CSV: {error}", hint="Correct the line."
             ) from error
     arrays = [pa.array(column, pa.large_string()) for column in cells]
     return {name: Listed(array, path, "line", lines) for name, array in zip(names, arrays, strict=True)}

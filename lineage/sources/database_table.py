@@ -140,4 +140,6 @@ class DatabaseTable:
 
     def _refuse_other(self, name: str) -> None:
         if name != self.place.name:
-            raise NotFoundError(f"{self.place.name} has no file {name!r}; a database is one file")
+            raise NotFoundError(
+                f"{self.place.name} has no file {name!r}; a database is one file", hint="Name the source anew."
+            )

@@ -176,7 +176,9 @@ class DeltaSource:
         version = self._describe(commit)
         refuse_unknown(f"version {commit.id} of {self.url}", version.schema.names, (time, *(columns or ())))
         if name not in version.partitions:
-            raise NotFoundError(f"version {commit.id} of {self.url} has no file {name}")
+            raise NotFoundError(
+                f"version {commit.id} of {self.url} has no file {name}", hint="Read a commit that lists it."
+            )
         wanted = version.schema.names if columns is None else tuple(dict.fromkeys((*columns, time)))
         path, _ = _parts(name)
         try:
@@ -269,7 +271,8 @@ def _deleted_rows(table: DeltaTable, what: str) -> dict[str, Rows]:
     unknown = found.keys() - set(_paths(table))
     if unknown:
         raise DefinitionError(
-            f"{what} has deletion vectors of files that it does not have: {', '.join(sorted(unknown))}"
+            f"{what} has deletion vectors of files that it does not have: {', '.join(sorted(unknown))}",
+            hint="Read another version, or rewrite the table's files.",
         )
     return found
 

@@ -179,7 +179,9 @@ class DuckLakeSource:
         """Yield the rows of one data file that are seen at a commit; see `Source.scan`."""
         file = self._located(commit).get(name)
         if file is None:
-            raise NotFoundError(f"snapshot {commit.id} of {self.table} has no file {name}")
+            raise NotFoundError(
+                f"snapshot {commit.id} of {self.table} has no file {name}", hint="Read a commit that lists it."
+            )
         files = self._parts(name)[0]
         before = [stamp_of(path) for path in files]
         with self._lake() as database:

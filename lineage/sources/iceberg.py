@@ -121,7 +121,9 @@ class IcebergSource:
 
         task = self._tasks(commit).get(name)
         if task is None:
-            raise NotFoundError(f"snapshot {commit.id} of {self.table} has no file {name}")
+            raise NotFoundError(
+                f"snapshot {commit.id} of {self.table} has no file {name}", hint="Read a commit that lists it."
+            )
         metadata = _as_it_was(self._table.metadata, self._snapshot(self._table.metadata, commit.id))
         schema = metadata.schema()
         refuse_unknown(self.table, schema.column_names, (time, *(columns or ())))
@@ -249,7 +251,7 @@ class IcebergSource:
             scheme, netloc, path = files.parse_location(location, files.properties)
             found = files.fs_by_scheme(scheme, netloc).get_file_info(path)
         if not found.is_file:
-            raise NotFoundError(f"no file {location}")
+            raise NotFoundError(f"no file {location}", hint="Put it back, or read another snapshot.")
         return FileStamp(size_bytes=found.size, mtime_ns=found.mtime_ns or 0, ctime_ns=0, inode=0)
 
     def _hexdigest(self, location: str) -> str:

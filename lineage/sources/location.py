@@ -110,7 +110,7 @@ class LocalFiles:
         try:
             return path.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFoundError(f"no file {path}") from error
+            raise NotFoundError(f"no file {path}", hint="Put it back, or read a newer commit.") from error
 
     def hexdigest(self, name: str, algorithm: BulkAlgorithm) -> str:
         """Return the hex digest of a file's bytes."""

@@ -111,7 +111,9 @@ class ParquetSource:
         first, schema = self._first(commit)
         listing = self._listing(commit)
         if name not in listing:
-            raise NotFoundError(f"{self._files.place} had no file {name} at {commit.id}")
+            raise NotFoundError(
+                f"{self._files.place} had no file {name} at {commit.id}", hint="Read the files as they are now."
+            )
         with reading(self._files, name, listing[name]), opened(self._files, name) as file:
             refuse_unknown(name, file.schema_arrow.names, (time, *(columns or ())))
             _refuse_difference(columns_of(schema), columns_of(file.schema_arrow), first, name)

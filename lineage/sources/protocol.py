@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from snapline.lineage.errors import NotFoundError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -79,3 +81,13 @@ class Source(Protocol):
             window: Yield only rows with a time inside, and those whose time is null; None for every row.
             columns: Read only these; None for all.
         """
+
+
+def readable(source: Source, commit: Commit) -> bool:
+    """Return whether a source that travels still has a commit: one may be listed whose files were vacuumed."""
+    try:
+        for name in source.names(source.commit(commit.id)):
+            source.stamp(name)
+    except NotFoundError:
+        return False
+    return True

@@ -128,7 +128,9 @@ class RemoteFiles:
         try:
             yield
         except FileNotFoundError as error:
-            raise NotFoundError(f"no such file in {self.place}: {error}") from error
+            raise NotFoundError(
+                f"no such file in {self.place}: {error}", hint="Put it back, or read a newer commit."
+            ) from error
         except (OSError, pa.ArrowException) as error:
             raise NotFoundError(
                 f"{self.place} cannot be reached: {error}",

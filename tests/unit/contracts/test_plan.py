@@ -18,8 +18,10 @@ from snapline.contracts.gate import TargetNow
 from snapline.contracts.plan import StepKind, live, plan_model
 from snapline.contracts.targets import identify
 from snapline.lineage.events import Promoted
-from snapline.lineage.model import ModelVersion
+from snapline.lineage.link import link
+from snapline.lineage.model import ModelVersion, parse_reference
 from snapline.lineage.observe import Depth
+from snapline.lineage.series import CutOptions, Desk, SeriesOptions, take_and_record
 from snapline.lineage.state import State
 
 PRODUCTION = TargetNow("production", identify(TARGET))
@@ -96,6 +98,28 @@ def test_restated_rows_rebuild_and_then_certify(home, model):
     assert kinds(rebuild.causes) == kinds(again.causes) == ["RESTATED", "MEMBERS_DELETED"]
     assert "2013-01-01: 10 deleted" in rebuild.causes[0].details[0]
     assert again.contract == "tiny"
+
+
+def test_an_evaluation_to_repeat_is_left_to_a_person_and_holds_nothing_up(home, model):
+    evaluated = home.root / "evaluation.parquet"
+    pq.write_table(flights(100), evaluated)
+    columns = SeriesOptions(str(evaluated), "dep_time", "arr_known", None, "flight_id", "day")
+    window = CutOptions("2013-01-01", "2013-01-05")
+    take_and_record("evaluation", columns, window, home.ledger, Desk(home.objects, NOW))
+    link(parse_reference("assistant"), ["evaluated_on=evaluation"], home.ledger, NOW)
+    (linked,) = home.state.models["assistant"]
+    pq.write_table(flights(90), evaluated)
+    found = plan(home, linked)
+    assert (kinds(found.causes), found.steps, kinds(found.by_hand)) == (
+        ["EVALUATION_RESTATED"],
+        (),
+        ["EVALUATION_RESTATED"],
+    )
+    home.probes(chats(61))
+    pq.write_table(flights(90), home.source)
+    found = plan(home, linked)
+    assert [step.kind for step in found.steps] == [StepKind.MATERIALIZE, StepKind.CERTIFY]
+    assert kinds(found.by_hand) == ["EVALUATION_RESTATED"]
 
 
 def test_a_source_that_is_gone_is_left_to_a_person_and_nothing_is_computed(home, model):

@@ -26,6 +26,7 @@ ALWAYS = (
     Change.WEIGHTS_CHANGED,
     Change.RECORD_DAMAGED,
     Change.SOURCE_UNREAD,
+    Change.EVALUATION_RESTATED,
 )
 # What may happen while a gate stays open; everything else shuts it.
 HARMLESS = {
@@ -90,6 +91,11 @@ def test_a_policy_that_retires_leaves_an_erasure_to_a_person() -> None:
     assert effect(Change.ERASURE_PENDING, retiring).remedy is Remedy.BY_HAND
     assert effect(Change.ERASURE_PENDING, BLOCK).remedy is Remedy.REBUILD
     assert effect(Change.ERASED, BLOCK).remedy is Remedy.KEEP
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=["block", "warn", "sliding", "strict"])
+def test_a_restated_evaluation_leaves_the_model_fresh_and_asks_for_another_evaluation(policy: RefreshPolicy) -> None:
+    assert effect(Change.EVALUATION_RESTATED, policy) == Effect(ModelState.FRESH, Remedy.EVALUATE, Why.UNKNOWN)
 
 
 def test_every_state_of_the_matrix_is_reached_and_they_go_by_gravity() -> None:
