@@ -86,7 +86,8 @@ def text(found: Diff, limit: int) -> str:
     if not found.differs:
         return f"{sides}: nothing differs"
     counts = ", ".join(f"{found.total(kind)} {kind}" for kind in ROW_KINDS if found.total(kind))
-    lines = [f"{sides}: {counts or 'no row inside the window differs'}"]
+    unpaired = "their columns differ, so no rows were compared" if found.columns else "no row inside the window differs"
+    lines = [f"{sides}: {counts or unpaired}"]
     lines += [f"  {column}" for column in found.columns]
     for bucket in found.buckets:
         lines += _bucket(bucket, limit)

@@ -10,10 +10,12 @@ import typer
 from snapline.cli.options import HomeOption, JsonOption, TargetsOption
 from snapline.cli.output import Exit, Output
 from snapline.cli.plan import BudgetOption
+from snapline.cli.watch import PolicyOption
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from snapline.cli.wiring import Home
     from snapline.lineage.refresh.policy import Estimate, RefreshPolicyDocument
     from snapline.lineage.refresh.solver import Floats, Segments
 
@@ -53,21 +55,23 @@ def plan(
 @app.command("run")
 def run(
     budget: BudgetOption = None,
+    policy: PolicyOption = None,
     targets: TargetsOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compute again whatever is due now, over all live versions: one round of `watch`.
 
-    Sources are looked at row by row, and what was found is recorded. What fails is reported, and the rest still done;
+    Sources are looked at row by row, and what was found is recorded. Under a refresh policy, views whose interval has
+    passed are materialized first. What fails is reported, and the rest still done;
     the exit code is that of the first failure, or else of the worst verdict.
     """
-    from snapline.cli.watch import alone, look_and_do
+    from snapline.cli.watch import Asked, alone, look_and_do
     from snapline.cli.wiring import Home
 
     output, opened = Output(as_json), Home.open(home)
     with alone(opened.root):
-        outcome = look_and_do(opened, output, targets, budget)
+        outcome = look_and_do(opened, output, Asked(targets, budget, policy))
     output.answer(outcome.document(), outcome.text())
     if outcome.exit is not Exit.DONE:
         raise typer.Exit(int(outcome.exit))
@@ -76,16 +80,21 @@ def run(
 def _estimated(policy: RefreshPolicyDocument, home: Path | None) -> dict[str, Estimate]:
     """Return the estimates a policy needs; the home is opened only when it needs any."""
     from snapline.cli.wiring import Home
-    from snapline.lineage.refresh.policy import estimates, polls_of
 
     if all(segment.snapshot is None for segment in policy.segments):
         return {}
-    opened = Home.open(home)
-    state = opened.state()
+    return estimated_in(Home.open(home), policy)
+
+
+def estimated_in(home: Home, policy: RefreshPolicyDocument) -> dict[str, Estimate]:
+    """Return the estimates a policy needs, from a home's history."""
+    from snapline.lineage.refresh.policy import estimates, polls_of
+
+    state = home.state()
     for segment in policy.segments:
         if segment.snapshot is not None:
             state.snapshot(segment.snapshot)
-    events = [record.event for record in opened.ledger.entries()]
+    events = [record.event for record in home.ledger.entries()]
     return estimates(policy, lambda series: polls_of(series, events))
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from snapline.cli.wiring import Home
     from snapline.lineage.events import SourceCompared
 
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option("--policy", help="A RefreshPolicy document whose segments are views to materialize when due."),
+]
 LOCK, HOLDER = "refresh.lock", "refresh.pid"
 
 
@@ -29,6 +34,7 @@ def watch(
     every: Annotated[str, typer.Option(help="Time between the beginnings of two rounds, such as 5m.")] = "5m",
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many; default never.")] = None,
     budget: BudgetOption = None,
+    policy: PolicyOption = None,
     targets: TargetsOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -48,7 +54,7 @@ def watch(
     with alone(opened.root):
         for number in count(1):
             began = time.monotonic()
-            outcome = _round(opened, output, targets, budget)
+            outcome = _round(opened, output, Asked(targets, budget, policy))
             _tell(as_json, number, outcome)
             worst = max(worst, outcome.exit)
             if number == rounds:
@@ -58,12 +64,21 @@ def watch(
         raise typer.Exit(int(worst))
 
 
-def _round(home: Home, output: Output, targets: Path | None, budget: str | None) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person asked of a round."""
+
+    targets: Path | None
+    budget: str | None
+    policy: Path | None
+
+
+def _round(home: Home, output: Output, asked: Asked) -> Outcome:
     """Look and do once; what is not there now, or moved meanwhile, may be otherwise in the next round."""
     from snapline.lineage.errors import ConflictError, NotFoundError
 
     try:
-        return look_and_do(home, output, targets, budget)
+        return look_and_do(home, output, asked)
     except (NotFoundError, ConflictError) as error:
         output.note(f"failed: {error.message}")
         return Outcome(failed=[(str(home.root), error)])
@@ -111,10 +126,36 @@ def _name(holder: Path) -> str:
         return "a process that has just begun or is just ending"
 
 
-def look_and_do(home: Home, output: Output, targets: Path | None, budget: str | None) -> Outcome:
-    """Look at every live version's sources, record what was found, and compute again what is due."""
+def look_and_do(home: Home, output: Output, asked: Asked) -> Outcome:
+    """Look at every live version's sources, record what was found, and compute again what is due.
+
+    Under a refresh policy, the views whose time has come are materialized first.
+    """
     _look(home, output)
-    return carry_out(home, output, make(home, output, None, targets, budget), targets, go_on=True)
+    made = _materialize_due(home, output, asked.policy) if asked.policy is not None else []
+    outcome = carry_out(home, output, make(home, output, None, asked.targets, asked.budget), asked.targets, go_on=True)
+    outcome.done[:0] = [{"step": "materialize", "model": key} for key in made]
+    outcome.told[:0] = [f"materialized {key}, for it was due" for key in made]
+    return outcome
+
+
+def _materialize_due(home: Home, output: Output, policy: Path) -> list[str]:
+    """Materialize the views whose interval in a policy has passed, and return the new versions."""
+    from snapline.cli.materialize import run as materialize
+    from snapline.cli.refresh import estimated_in
+    from snapline.cli.wiring import now
+    from snapline.lineage.documents import load
+    from snapline.lineage.refresh.policy import RefreshPolicyDocument, segments_of
+    from snapline.lineage.refresh.schedule import appointments
+    from snapline.lineage.series import CutOptions
+
+    asked = load(policy, RefreshPolicyDocument)
+    segments = segments_of(asked, estimated_in(home, asked))
+    events = [record.event for record in home.ledger.entries()]
+    state = home.state()
+    due = [found.view for found in appointments(asked, segments, state, events) if found.due(now())]
+    contracts = {view: versions[-1].contract for view, versions in state.models.items()}
+    return [str(materialize(home, output, view, CutOptions(), contracts.get(view)).key) for view in due]
 
 
 def _look(home: Home, output: Output) -> None:

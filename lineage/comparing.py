@@ -7,10 +7,9 @@ snapshot's by key, through its membership index: the old rows themselves need no
 
 from __future__ import annotations
 
-import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from snapline.lineage.files import HashedFile, SourceFile
 from snapline.lineage.reading import Reader, hash_files, refuse_change
 from snapline.lineage.rows.encoding import columns_of, plain
 from snapline.lineage.rows.fingerprint import instants, start_label
-from snapline.lineage.rows.hashes import row_hashes
+from snapline.lineage.rows.hashes import key_hashes, row_hashes
 from snapline.lineage.rows.membership import read_index
 from snapline.lineage.rows.pairing import ROW_KINDS, Differing, Rows, differing, flat, joined
 from snapline.lineage.rows.streaming import Layout, fingerprint_stream
@@ -64,12 +63,15 @@ def compare(
     hashed = hash_files(source, commit, () if full else manifest.files)
     then = {file.path: file for file in manifest.files}
     files = tuple(_placed(file, then.get(file.path), reader) for file in hashed)
-    columns = column_changes(manifest.columns, columns_of(plain(reader.schema().empty_table()).schema))
+    here = columns_of(plain(reader.schema().empty_table()).schema)
+    columns = column_changes(manifest.columns, here)
     changed: tuple[BucketChange, ...] = ()
     rows: Differing | None = None
     if not columns:
         touched = _all_labels(manifest, files) if full else _under_changed_files(manifest.files, files)
         changed, rows = _changed(reader, snapshot, manifest, archive, files, touched)
+    elif _cut_alike(snapshot.series, manifest.columns, here):
+        changed = _deleted(reader, snapshot, archive, [file.path for file in files])
     refuse_change(source, commit, hashed, snapshot.series.source)
     newer = sum(file.later for file in files)
     lag = commits_after(source.commits(), snapshot.commit) if source.travels else None
@@ -93,6 +95,13 @@ def column_changes(then: Sequence[Column], now: Sequence[Column]) -> tuple[str, 
         for name in sorted(before.keys() | here.keys())
         if before.get(name) != here.get(name)
     )
+
+
+def _cut_alike(series: Series, then: Sequence[Column], now: Sequence[Column]) -> bool:
+    """Return whether the columns that a cut is made by are of the same types on both sides."""
+    control = {series.time, series.key, series.known, series.known_until}
+    before, here = ({column.name: column.type for column in side if column.name in control} for side in (then, now))
+    return before == here
 
 
 Span = tuple[str, str]
@@ -178,6 +187,26 @@ def _changed(
     return changes, rows
 
 
+def _deleted(reader: Reader, snapshot: Snapshot, archive: Archive, names: Sequence[str]) -> tuple[BucketChange, ...]:
+    """Return the buckets that lost members, by key alone: among other columns no content is what it was."""
+    series, rows_now = snapshot.series, Counter[str]()
+    keys = []
+    for piece in reader.pieces(names, on_progress=archive.on_progress):
+        keys.append(key_hashes(piece.table.column(series.key), archive.salt))
+        starts, counts = np.unique(piece.starts[piece.members], return_counts=True)
+        rows_now.update(
+            {start_label(int(start), series.bucket): int(n) for start, n in zip(starts, counts, strict=True)}
+        )
+    here = np.unique(flat(keys, np.uint64))
+    members = read_index(archive.objects.verified(snapshot.membership))
+    gone = {label: int(np.count_nonzero(~np.isin(hashes.keys, here))) for label, hashes in sorted(members.items())}
+    return tuple(
+        BucketChange(label=label, rows_then=len(members[label]), rows_now=rows_now[label], deleted=count)
+        for label, count in gone.items()
+        if count
+    )
+
+
 def _inside(label: str, parts: Parts) -> bool:
     start = parse_instant(label)
     return any(window.since <= start < window.until for window, _ in parts)
@@ -192,8 +221,8 @@ def _digests(reader: Reader, archive: Archive, parts: Parts) -> tuple[BucketDige
         for window, names in parts
         for piece in reader.pieces(names, window, on_progress=archive.on_progress)
     )
-    with tempfile.TemporaryDirectory(dir=archive.objects.scratch(), ignore_cleanup_errors=True) as scratch:
-        return fingerprint_stream(pieces, layout, archive.objects.algorithm, Path(scratch)).buckets
+    with archive.objects.workspace() as folder:
+        return fingerprint_stream(pieces, layout, archive.objects.algorithm, folder).buckets
 
 
 def _rows_now(reader: Reader, archive: Archive, parts: Parts, labels: Sequence[str]) -> Rows:

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from snapline.lineage.digest import BulkAlgorithm, bytes_hex, file_hex, hex_part, mapped_hex, named
 from snapline.lineage.errors import IntegrityError
+
+_WORK = ".work"
+_HELD = "held"
 
 
 class ObjectStore:
@@ -92,13 +100,31 @@ class ObjectStore:
             return False
         return True
 
-    def scratch(self) -> Path:
-        """Return the folder in which to put together what may become an object."""
+    @contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """Yield an empty folder in which to put together what may become an object; it is gone afterwards.
+
+        Rows may lie there, so what killed processes left is removed first. Whoever works in a folder holds its lock,
+        which the system frees with the process; folders are made and removed under one lock more, so that none is
+        found before its own is held.
+        """
         self.root.mkdir(parents=True, exist_ok=True)
-        return self.root
+        with FileLock(self.root / f"{_WORK}s.lock"):
+            for left in self.root.glob(f"{_WORK}-*"):
+                with suppress(Timeout), FileLock(left / _HELD, timeout=0):
+                    shutil.rmtree(left, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{_WORK}-", dir=self.root))
+            held = FileLock(folder / _HELD)
+            held.acquire()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            held.release()
 
     def _temporary(self) -> Path:
-        return self.scratch() / f".{uuid.uuid4().hex}.tmp"
+        self.root.mkdir(parents=True, exist_ok=True)
+        return self.root / f".{uuid.uuid4().hex}.tmp"
 
     def _publish(self, temporary: Path, target: Path) -> None:
         target.parent.mkdir(exist_ok=True)

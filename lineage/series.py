@@ -221,7 +221,8 @@ def _same(declared: Series, options: SeriesOptions) -> Series:
         said, fixed = getattr(options, field), getattr(declared, field)
         if said is not None and said != fixed:
             raise DefinitionError(
-                f"--{field.replace('_', '-')}: the series {declared.name!r} was declared with {fixed}, not {said}",
+                f"--{field.replace('_', '-')}: the series {declared.name!r} was declared with "
+                f"{fixed or 'none'}, not {said}",
                 hint="A series keeps its source, columns and bucket; take another name for another series.",
             )
     return declared

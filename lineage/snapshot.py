@@ -160,7 +160,7 @@ class Comparison(Value):
 
     Attributes:
         changed: Buckets inside the window that differ; empty when every row of the cut is as it was and none is new.
-        columns: What differs in the columns; rows are then not paired.
+        columns: What differs in the columns; rows are then not paired, and of `changed` only deletions are known.
         commit: The state of the source that was compared.
         lag: How many commits the source made since the snapshot's; None where it keeps no history.
         newer: How many rows lie at or after the window's end.

@@ -199,7 +199,7 @@ def as_used(kind: UseKind, causes: Iterable[Cause]) -> list[Cause]:
     if kind is UseKind.TRAINED_ON:
         return list(causes)
     verb = {UseKind.EVALUATED_ON: "evaluate", UseKind.CALIBRATED_ON: "calibrate"}[kind]
-    before = f"it was {kind.value.replace('_', ' ')} this: "
+    before = f"the model was {kind.value.replace('_', ' ')} this snapshot: "
     after = f"; {verb} it on a new take of the window, and link that"
     return [
         replace(cause, change=Change.EVALUATION_RESTATED, message=f"{before}{cause.message}{after}")

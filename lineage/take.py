@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -133,12 +131,12 @@ def _digested(reader: Reader, names: Sequence[str], archive: Archive) -> tuple[S
     """Return the digests of a cut's rows, and the address of their membership index."""
     series, objects = reader.series, archive.objects
     layout = Layout(plain(reader.schema().empty_table()).schema, series.time, series.key, series.bucket)
-    with tempfile.TemporaryDirectory(dir=objects.scratch(), ignore_cleanup_errors=True) as scratch:
-        index = Path(scratch, "membership.parquet")
+    with objects.workspace() as folder:
+        index = folder / "membership.parquet"
         with IndexWriter(index) as writer:
             remember = _Remember(writer, series.key, archive.salt)
             pieces = (piece.member_rows for piece in reader.pieces(names, on_progress=archive.on_progress))
-            found = fingerprint_stream(pieces, layout, objects.algorithm, Path(scratch), remember)
+            found = fingerprint_stream(pieces, layout, objects.algorithm, folder, remember)
             remember.flush()
         return found, objects.put_file(index)
 

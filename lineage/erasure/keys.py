@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,7 @@ _NAMED = {
     "time": (pa.time64("ns"),),
     "string": (pa.large_string(),),
 }
+_UUID = 'extension<"arrow.uuid",binary>'  # as the encoding of rows writes the type
 _PLAIN = re.compile(r"u?int(8|16|32|64)|float(16|32|64)|bool")
 
 
@@ -85,6 +87,8 @@ def cast_keys(listed: Listed, column: KeyColumn) -> pa.Array:
         return values
     if types.is_large_string(values.type) and column.type != "string":
         values = pc.utf8_trim_whitespace(values)
+    if types.is_large_string(values.type) and column.type == _UUID:
+        return _uuids(values, listed, column)
     targets = _arrow_types(column.type)
     if not targets:
         raise DefinitionError(
@@ -94,9 +98,24 @@ def cast_keys(listed: Listed, column: KeyColumn) -> pa.Array:
     for target in targets:
         if _castable(values, target):
             return values.cast(target)
-    first = _first_uncastable(values, targets[-1])
-    raise DefinitionError(
-        f"{listed.where(first)}: {values[first].as_py()!r} is no {column.type}, as the keys of {column.series!r} are",
+    raise _not_of_type(listed, values, _first_uncastable(values, targets[-1]), column)
+
+
+def _uuids(texts: pa.Array, listed: Listed, column: KeyColumn) -> pa.Array:
+    """Return texts, such as 67e55044-10b1-426f-9247-bb680e5fe0c8, as UUIDs."""
+    found = []
+    for place, text in enumerate(texts.to_pylist()):
+        try:
+            found.append(UUID(text).bytes)
+        except ValueError:
+            raise _not_of_type(listed, texts, place, column) from None
+    return pa.ExtensionArray.from_storage(pa.uuid(), pa.array(found, pa.uuid().storage_type))
+
+
+def _not_of_type(listed: Listed, values: pa.Array, place: int, column: KeyColumn) -> DefinitionError:
+    kind = "uuid" if column.type == _UUID else column.type
+    return DefinitionError(
+        f"{listed.where(place)}: {values[place].as_py()!r} is no {kind}, as the keys of {column.series!r} are",
         hint="Correct the value or leave the row out; nothing was recorded.",
     )
 

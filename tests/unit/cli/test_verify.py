@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import typer
 from lineage_home import DAY, NOW, START, LineageHome
@@ -11,6 +12,8 @@ from snapline.cli.status import status
 from snapline.cli.verify import verify
 from snapline.cli.wiring import Home, initialise
 from snapline.lineage.digest import BulkAlgorithm
+from snapline.lineage.link import link
+from snapline.lineage.model import parse_reference
 from snapline.lineage.register import Origin
 
 
@@ -83,6 +86,27 @@ def test_what_differs_is_named_by_bucket_and_kind(made: LineageHome, capsys: pyt
     restated, deleted = json.loads(capsys.readouterr().out)["findings"]
     assert restated["details"] == ["2013-01-01: 1 corrected", "2013-01-02: 1 deleted", "2013-01-03: 1 late"]
     assert "1 of the rows it was made from were deleted" in deleted["message"]
+
+
+def test_a_restated_evaluation_set_is_told_and_the_model_stays_fresh(
+    made: LineageHome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apart = made.folder / "apart.parquet"
+    apart.write_bytes(made.source.read_bytes())
+    made.take("apart", made.options(source=str(apart)))
+    link(parse_reference("delays"), ["evaluated_on=apart"], made.ledger, NOW)
+    assert code_of(made) == 0
+    assert any(fact.startswith("snapshot apart@") for fact in json.loads(capsys.readouterr().out)["facts"])
+    pq.write_table(pq.read_table(apart).slice(1), apart)
+    assert code_of(made) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["kind"], finding["details"]) == (
+        "rows it was evaluated or calibrated on changed",
+        ["2013-01-01: 1 deleted"],
+    )
+    status(home=made.folder / "home", as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)["models"]
+    assert (row["state"], row["gate"], row["reasons"][-1]) == ("FRESH", "shut", finding["message"])
 
 
 def test_status_tells_three_numbers_and_does_not_know_what_was_not_read(

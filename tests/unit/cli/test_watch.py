@@ -22,7 +22,7 @@ from snapline.cli.output import Output
 from snapline.cli.watch import alone, watch
 from snapline.cli.wiring import Home, initialise, now
 from snapline.lineage.digest import BulkAlgorithm
-from snapline.lineage.errors import ConflictError, DefinitionError
+from snapline.lineage.errors import ConflictError, DefinitionError, NotFoundError
 from snapline.lineage.series import CutOptions
 
 WATCH = """
@@ -136,6 +136,38 @@ def test_refresh_run_is_one_round_under_a_budget(made: LineageHome, capsys: pyte
     assert json.loads(capsys.readouterr().out)["done"] == [{"step": "materialize", "model": "delays/2"}]
     refresh.run(home=made.folder / "home")
     assert capsys.readouterr().out == "nothing to do\n"
+
+
+POLICY = """
+apiVersion: snapline/v1
+kind: RefreshPolicy
+budget: {budget}
+segments: [{{name: {view}, weight: 1, change_rate: 2}}]
+"""
+
+
+def test_a_policy_says_when_a_view_is_due_and_nothing_new_is_not_taken_in(
+    made: LineageHome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.define(VIEW.replace("max_age: 36500d", "on_restatement: warn"))
+    policy = made.folder / "policy.yaml"
+    policy.write_text(POLICY.format(budget="100000000", view="delays"))
+
+    def run() -> Any:
+        capsys.readouterr()
+        refresh.run(policy=policy, home=made.folder / "home", as_json=True)
+        return json.loads(capsys.readouterr().out)["done"]
+
+    assert run() == []
+    restate(made)
+    assert run() == [{"step": "materialize", "model": "delays/2"}]
+    assert run() == []
+    restate(made)
+    policy.write_text(POLICY.format(budget="0.001", view="delays"))
+    assert run() == []
+    policy.write_text(POLICY.format(budget="1", view="nothing"))
+    with pytest.raises(NotFoundError, match="no view 'nothing'; there are: delays"):
+        run()
 
 
 @pytest.mark.parametrize("wrong", [{"every": "0s"}, {"every": "often"}, {"budget": "much"}])

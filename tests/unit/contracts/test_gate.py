@@ -20,9 +20,11 @@ from snapline.contracts.gate import (
 )
 from snapline.contracts.verdict import Verdict
 from snapline.lineage.errors import ConflictError, IntegrityError, RequirementError
-from snapline.lineage.events import Attested, Recorded
+from snapline.lineage.events import Attested, Recorded, SourceCompared
 from snapline.lineage.invalidation import Cause, Change, Why
-from snapline.lineage.state import State
+from snapline.lineage.model import Use, UseKind
+from snapline.lineage.snapshot import Commit, Comparison
+from snapline.lineage.state import State, apply
 from snapline.lineage.view import OnRestatement, RefreshPolicy
 
 PRODUCTION = TargetNow("production", IDENTITY)
@@ -237,6 +239,17 @@ def test_a_promotion_is_refused_when_the_ledger_moved_under_the_decision(what):
     shelf = Shelf(certificate())
     with pytest.raises(ConflictError, match="was recorded anew since it was found open"):
         GateOpen(shelf.decide()).check(MEANWHILE[what](shelf.state))
+
+
+def test_a_promotion_is_refused_when_what_it_was_evaluated_on_was_compared_meanwhile():
+    evaluated = Use(kind=UseKind.EVALUATED_ON, snapshot="e" * 64)
+    shelf = Shelf(certificate(), model=MODEL.model_copy(update={"uses": (evaluated,)}))
+    decision = shelf.decide()
+    comparison = Comparison(commit=Commit(id="1"))
+    compared = SourceCompared(at=AT, snapshot=evaluated.snapshot, files=digest("object", "3"), comparison=comparison)
+    GateOpen(decision).check(apply(shelf.state, compared.model_copy(update={"snapshot": "f" * 64})))
+    with pytest.raises(ConflictError, match="was recorded anew since it was found open"):
+        GateOpen(decision).check(apply(shelf.state, compared))
 
 
 def test_a_promotion_does_not_mind_other_models():

@@ -172,3 +172,24 @@ def test_a_source_that_changes_while_it_is_compared_is_refused(days: Days) -> No
     days.write(2)
     with pytest.raises(ConflictError, match=r"changed while it was read: 4\.parquet"):
         compare(*taken, days.archive, source=Meddling(days))
+
+
+def test_a_deleted_member_is_seen_though_the_columns_changed_too(days: Days) -> None:
+    taken = days.take()
+    del days.days[1][2]
+    days.days[3].append(days.row(3, 38, NOW + DAY))
+    for day, rows in enumerate(days.days):
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
+        pq.write_table(table.append_column("note", pa.nulls(len(rows), pa.string())), days.folder / f"{day}.parquet")
+    comparison = days.compare(taken)[0].comparison
+    assert comparison.columns == ("column 'note' was missing, is string",)
+    assert comparison.changed == (BucketChange(label="2013-01-02", rows_then=4, rows_now=3, deleted=1),)
+
+
+def test_keys_of_another_type_are_not_taken_for_deletions(days: Days) -> None:
+    taken = days.take()
+    schema = SCHEMA.set(2, pa.field("id", pa.int32()))
+    for day, rows in enumerate(days.days):
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), days.folder / f"{day}.parquet")
+    comparison = days.compare(taken)[0].comparison
+    assert (comparison.columns, comparison.changed) == (("column 'id' was int64, is int32",), ())

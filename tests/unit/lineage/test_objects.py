@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -85,3 +87,41 @@ def test_a_missing_file_leaves_nothing_behind(objects: ObjectStore, tmp_path: Pa
     with pytest.raises(FileNotFoundError):
         objects.put_file(tmp_path / "nothing")
     assert files(objects) == []
+
+
+WORKER = """
+import pathlib, sys, time
+from snapline.lineage.digest import BulkAlgorithm
+from snapline.lineage.objects import ObjectStore
+with ObjectStore(pathlib.Path(sys.argv[1]), BulkAlgorithm.BLAKE3).workspace() as folder:
+    (folder / "rows").write_text("somebody's rows")
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_workspace_is_gone_when_the_work_is_done_or_fails(objects: ObjectStore) -> None:
+    with objects.workspace() as folder:
+        (folder / "rows").write_text("rows")
+    assert not folder.exists()
+    with pytest.raises(KeyError), objects.workspace() as folder:
+        raise KeyError
+    assert not folder.exists()
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_works_in_is_not(objects: ObjectStore) -> None:
+    with (
+        objects.workspace() as mine,
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, objects.root], stdout=subprocess.PIPE, encoding="utf-8"
+        ) as worker,
+    ):
+        assert worker.stdout is not None
+        theirs = Path(worker.stdout.readline().strip())
+        with objects.workspace():
+            assert (mine.is_dir(), (theirs / "rows").is_file()) == (True, True)
+        worker.kill()
+        worker.wait()
+        assert (theirs / "rows").is_file()
+        with objects.workspace():
+            assert (mine.is_dir(), theirs.exists()) == (True, False)

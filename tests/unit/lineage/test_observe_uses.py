@@ -91,7 +91,8 @@ def test_a_restated_evaluation_set_shuts_whatever_the_policy_and_leaves_the_mode
     cause = the(found, Change.EVALUATION_RESTATED)
     assert changes(found) == [Change.EVALUATION_RESTATED]
     assert cause.details == ("2013-01-01: 1 corrected",)
-    assert cause.message.startswith(f"it was {kind.replace('_', ' ')} this: rows inside the cut changed: 1 corrected")
+    used = kind.replace("_", " ")
+    assert cause.message.startswith(f"the model was {used} this snapshot: rows inside the cut changed: 1 corrected")
     verb = {"evaluated_on": "evaluate", "calibrated_on": "calibrate"}[kind]
     assert cause.message.endswith(f"; {verb} it on a new take of the window, and link that")
     policy = policy_of(model, home.state)

@@ -79,7 +79,7 @@ def test_known_until_needs_known(home: LineageHome) -> None:
 
 def test_a_known_column_cannot_be_added_later(home: LineageHome) -> None:
     home.take(series=home.options(known=None))
-    with pytest.raises(DefinitionError, match=r"--known: .*declared with None, not seen"):
+    with pytest.raises(DefinitionError, match=r"--known: .*declared with none, not seen"):
         home.take(series=SeriesOptions(known="seen"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,8 @@ import pytest
 
 from snapline.lineage.erasure.keys import KeyColumn, read_keys
 from snapline.lineage.errors import DefinitionError, NotFoundError
+from snapline.lineage.rows.encoding import columns_of
+from snapline.lineage.rows.hashes import key_hashes
 
 IDS = KeyColumn("trips", "id", "int64")
 
@@ -85,11 +88,11 @@ def test_csv_that_is_wrong_is_refused_at_its_line(file, text, message):
 
 def test_csv_that_is_not_text_is_refused(file):
     file.write_bytes(b"id\n\xff\xfe\n")
-    with pytest.raises(DefinitionError, match="cannot be read as CSV"):
+    with pytest.raises(DefinitionError, match="is no UTF-8 text"):
         read_keys(file, [IDS])
 
 
-@pytest.mark.parametrize("logical", ["binary", "duration", 'extension<"arrow.uuid",binary>'])
+@pytest.mark.parametrize("logical", ["binary", "duration", 'extension<"arrow.bool8",int8>'])
 def test_types_that_text_cannot_spell_want_parquet(file, logical):
     with pytest.raises(DefinitionError, match="cannot be made from string") as caught:
         keys_in(file, "id\n1\n", KeyColumn("trips", "id", logical))
@@ -158,3 +161,19 @@ def test_each_series_takes_its_own_column_in_its_own_type(file):
     file.write_text("id,number\n1,01\n2,02\n")
     found = read_keys(file, [IDS, KeyColumn("others", "number", "string"), KeyColumn("third", "id", "string")])
     assert [keys.to_pylist() for keys in found] == [[1, 2], ["01", "02"], ["1", "2"]]
+
+
+UUIDS = KeyColumn("trips", "id", 'extension<"arrow.uuid",binary>')
+
+
+def test_uuids_are_read_from_text_as_a_table_of_uuids_has_them(file):
+    written = UUID("67e55044-10b1-426f-9247-bb680e5fe0c8")
+    assert keys_in(file, f"id\n {str(written).upper()} \n", UUIDS) == [written]
+    table = pa.table({"id": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([written.bytes], pa.binary(16)))})
+    assert [column.type for column in columns_of(table.schema)] == [UUIDS.type]
+    assert key_hashes(read_keys(file, [UUIDS])[0], "5a" * 32).tolist() == key_hashes(table["id"], "5a" * 32).tolist()
+
+
+def test_a_text_that_is_no_uuid_is_refused_at_its_line(file):
+    with pytest.raises(DefinitionError, match=r"line 3: 'abc' is no uuid, as the keys of 'trips' are"):
+        keys_in(file, "id\n67e55044-10b1-426f-9247-bb680e5fe0c8\nabc\n", UUIDS)
