@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from snapline.lineage.digest import BulkAlgorithm, bytes_hex, file_hex, hex_part, mapped_hex, named
 from snapline.lineage.errors import IntegrityError
 
@@ -105,11 +103,13 @@ class ObjectStore:
         """Yield an empty folder in which to put together what may become an object; it is gone afterwards.
 
         Rows may lie there, so what killed processes left is removed first. Whoever works in a folder holds its lock,
-        which the system frees with the process; folders are made and removed under one lock more, so that none is
-        found before its own is held.
+        which the system frees with the process; folders are made under one lock more, so that none is found before its
+        own is held.
         """
+        from filelock import FileLock, Timeout  # no gate works here
+
         self.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.root / f"{_WORK}s.lock"):
+        with FileLock(self.root.with_name(f"{self.root.name}.lock")):
             for left in self.root.glob(f"{_WORK}-*"):
                 with suppress(Timeout), FileLock(left / _HELD, timeout=0):
                     shutil.rmtree(left, ignore_errors=True)
