@@ -46,6 +46,7 @@ def verify(
             known, damage = readable(version, state, inspector.read)
         findings = [cause for cause in (*observation.causes, *damage) if _code(cause) is not None]
         facts += _facts(version, state, [certificate for _, certificate in known])
+        facts += [f"not to be served: {cause.message}" for cause in observation.causes if _forbids(cause)]
         if opened.key_path.exists():
             opened.ledger.commit(lambda _state: observation.compared)
         elif observation.compared:
@@ -53,6 +54,13 @@ def verify(
     _answer(output, str(version.key) if model is not None else None, facts, findings)
     codes = {_code(found) for found in findings}
     raise typer.Exit(int(next((code for code in _STRONGEST if code in codes), Exit.DONE)))
+
+
+def _forbids(cause: Cause) -> bool:
+    """Return whether a cause is something recorded that keeps a version from being served, whatever its bytes."""
+    from snapline.lineage.invalidation import Change
+
+    return cause.change in {Change.ERASURE_PENDING, Change.ERASED, Change.LEAKED, Change.RETIRED}
 
 
 _STRONGEST = [Exit.DO_NOT_TRUST, Exit.NOT_THERE, Exit.NO]

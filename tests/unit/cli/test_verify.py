@@ -8,6 +8,7 @@ import pytest
 import typer
 from lineage_home import DAY, NOW, START, LineageHome
 
+from snapline.cli.retire import retire
 from snapline.cli.status import status
 from snapline.cli.verify import verify
 from snapline.cli.wiring import Home, initialise
@@ -60,6 +61,16 @@ def test_a_home_without_a_signing_key_verifies_and_says_it_records_nothing(
     assert code_of(made) == 0
     assert "no signing key" in capsys.readouterr().err
     assert made.ledger.load().length == length
+
+
+def test_what_was_recorded_against_a_version_is_told_though_its_bytes_match(
+    made: LineageHome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    retire("delays", reason="superseded", home=made.folder / "home", as_json=True)
+    capsys.readouterr()
+    assert code_of(made) == 0
+    told = [fact for fact in json.loads(capsys.readouterr().out)["facts"] if fact.startswith("not to be served")]
+    assert [fact.endswith(": superseded") for fact in told] == [True]
 
 
 def test_the_strongest_finding_gives_the_code(made: LineageHome, capsys: pytest.CaptureFixture[str]) -> None:
