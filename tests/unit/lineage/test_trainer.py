@@ -230,9 +230,14 @@ print(child.pid, os.getpid())
 """
     script += "sys.stdout.flush(); os.close(1); os.close(2)\n" if silent else ""
     view = bench.view(script + "time.sleep(600)")
-    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        bench.run(view)
+    # What was started in the background inherits that interrupts are ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            bench.run(view)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert all(_gone(int(process)) for process in bench.surroundings.lines[0].split())
 
 
