@@ -37,6 +37,7 @@ check: setup ## types, style and floors
 bench: setup ## side by side with what one would use instead, as ratios
 	$(BIN)/snapline bench
 	$(BIN)/snapline bench lineage
+	$(BIN)/snapline bench soundness
 
 gpu: ## kernels and the reference engine on a CUDA machine that brings its own torch; OUT=folder keeps the results
 	SNAPLINE_TEST_DEVICE=cuda SNAPLINE_REQUIRE=gpu $(PYTHON) -m pytest -rA -m "not engine" \

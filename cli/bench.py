@@ -71,6 +71,23 @@ def lineage(
     _answer(output, found, out)
 
 
+@app.command("soundness")
+def soundness(
+    contracts: Annotated[
+        int, typer.Option(min=10, help="Simulated contracts for each estimator and kind of traffic.")
+    ] = 10_000,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate how often each estimator certifies a violated clause, and how many prompts it needs."""
+    from snapline.cli.benchmarks.soundness import measure
+
+    output = Output(as_json)
+    with output.progress("bench soundness") as on_progress:
+        rows = measure(contracts, on_progress)
+    _answer(output, rows, out)
+
+
 def _answer(output: Output, rows: list[Row], out: Path | None) -> None:
     document = {"results": [row.document() for row in rows]}
     if out:

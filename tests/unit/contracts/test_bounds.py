@@ -1,65 +1,88 @@
+"""Every bound is attained by a pair of distributions, worked out here with 200 digits from the definitions."""
+
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from decimal import Decimal, localcontext
+from itertools import pairwise
 
+import mpmath as mp
 import numpy as np
 import pytest
 
 from snapline.contracts import bounds
 
-HALF_SPANS = [1e-8, 1e-4, 0.01, 0.0999, 0.1001, 1.0, 3.0, 10.0, 50.0]
+HALF_SPANS = [1e-8, 1e-6, 1e-4, 0.01, 0.0999, 0.1001, 0.4999, 0.5001, 1.0, 3.0, 10.0, 50.0]
+PRECISE = 2e-15
+Pair = tuple[list[mp.mpf], list[mp.mpf]]
 
 
-def pair(half_span: float, log_odds: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return p, q and log(q/p) of two tokens, +s on the first and -s on the second.
-
-    The log ratio of the first is `log_ratio_range`'s, which its own test holds against long decimals.
-    """
-    odds = np.array([log_odds, -log_odds])
-    p, q = (np.exp(-np.logaddexp(0, -x)) for x in (odds, odds + 2 * half_span * np.array([1, -1])))
-    up = bounds.log_ratio_range(half_span, p[0])[1]
-    down = -np.log1p(p[0] * np.expm1(2 * half_span))  # by the first token's mass: the second's rounds to 1
-    return p, q, np.array([up, down])
+@pytest.fixture(autouse=True)
+def digits():
+    with mp.workdps(200):
+        yield
 
 
-def tv(p: np.ndarray, q: np.ndarray, log_ratio: np.ndarray) -> float:
-    return float(abs(p * np.expm1(log_ratio)).max())
+def pair(half_span: float, mass: mp.mpf, parts: int = 1) -> Pair:
+    """Return p and q: logits up by s on an event of that mass, down by s off it, each cut into equal parts."""
+    s = mp.mpf(half_span)
+    p = [mass / parts] * parts + [(1 - mass) / parts] * parts
+    moved = [x * mp.exp(sign * s) for x, sign in zip(p, [1] * parts + [-1] * parts, strict=True)]
+    return p, [x / mp.fsum(moved) for x in moved]
 
 
-def jeffreys(p: np.ndarray, q: np.ndarray, log_ratio: np.ndarray) -> float:
-    return float((p * np.expm1(log_ratio) * log_ratio).sum())
+def over(pair: Pair, term: Callable[[mp.mpf, mp.mpf], mp.mpf]) -> mp.mpf:
+    return mp.fsum(term(p, q) for p, q in zip(*pair, strict=True))
 
 
-def chi2(p: np.ndarray, q: np.ndarray, log_ratio: np.ndarray) -> float:
-    return float((p * np.expm1(log_ratio) ** 2).sum())
+def tv(pair: Pair) -> mp.mpf:
+    return over(pair, lambda p, q: abs(p - q)) / 2
 
 
-def squared_hellinger(p: np.ndarray, q: np.ndarray, log_ratio: np.ndarray) -> float:
-    return float((p * np.expm1(log_ratio / 2) ** 2).sum() / 2)
+def kl(pair: Pair) -> mp.mpf:
+    return over(pair, lambda p, q: p * mp.log(p / q))
 
 
-def kl_of_log_ratio(p: np.ndarray, q: np.ndarray, log_ratio: np.ndarray) -> float:
-    # sum p (expm1(l) - l): the naive sum loses every digit at small half spans.
-    small = abs(log_ratio) < 1e-3
-    l2 = log_ratio**2
-    series = l2 / 2 + l2 * log_ratio / 6 + l2**2 / 24
-    return float((p * np.where(small, series, np.expm1(np.minimum(log_ratio, 700)) - log_ratio)).sum())
+def jeffreys(pair: Pair) -> mp.mpf:
+    return over(pair, lambda p, q: (q - p) * mp.log(q / p))
 
 
-def odds(mass: float) -> float:
-    return math.log(mass) - math.log1p(-mass)
+def chi2(pair: Pair) -> mp.mpf:
+    return over(pair, lambda p, q: q * q / p) - 1
 
 
-EXTREMAL: dict[str, tuple[Callable[[float], float], Callable[[float], float], Callable[..., float]]] = {
-    "tv": (bounds.tv, lambda s: -s, tv),
-    "jeffreys": (bounds.jeffreys, lambda s: -s, jeffreys),
-    "chi2": (bounds.chi2, lambda s: -2 * s, chi2),
-    "hellinger": (
-        bounds.squared_hellinger,
-        lambda s: -s,
-        squared_hellinger,
+def share(pair: Pair) -> mp.mpf:
+    return mp.fsum(pair[1]) ** 2 / over(pair, lambda p, q: q * q / p)
+
+
+def squared_hellinger(pair: Pair) -> mp.mpf:
+    return over(pair, lambda p, q: (mp.sqrt(p) - mp.sqrt(q)) ** 2) / 2
+
+
+def half(s: float) -> mp.mpf:
+    return 1 / (1 + mp.exp(mp.mpf(s)))
+
+
+def of_kl(s: float) -> mp.mpf:
+    return 1 / (2 * mp.mpf(s)) - 1 / mp.expm1(2 * mp.mpf(s))
+
+
+def of_chi2(s: float) -> mp.mpf:
+    return 1 / (1 + mp.exp(2 * mp.mpf(s)))
+
+
+EXTREMAL = {
+    "tv": (bounds.tv, half, tv),
+    "kl": (bounds.kl, of_kl, kl),
+    "kl, the other way": (bounds.kl, lambda s: 1 - pair(s, of_kl(s))[1][0], lambda pair: kl(pair[::-1])),
+    "jeffreys": (bounds.jeffreys, half, jeffreys),
+    "chi2": (bounds.chi2, of_chi2, chi2),
+    "effective sample share": (bounds.effective_sample_share, of_chi2, share),
+    "squared hellinger": (bounds.squared_hellinger, half, squared_hellinger),
+    "reward drift": (
+        lambda s: bounds.reward_drift(s, 4.0),
+        half,
+        lambda pair: 3 * pair[1][0] - pair[1][1] - (3 * pair[0][0] - pair[0][1]),
     ),
 }
 
@@ -67,24 +90,80 @@ EXTREMAL: dict[str, tuple[Callable[[float], float], Callable[[float], float], Ca
 @pytest.mark.parametrize("half_span", HALF_SPANS)
 @pytest.mark.parametrize("name", EXTREMAL)
 def test_the_extremal_pair_attains_the_bound(name, half_span):
-    bound, extremal_log_odds, divergence = EXTREMAL[name]
-    attained = divergence(*pair(half_span, extremal_log_odds(half_span)))
-    assert attained == pytest.approx(bound(half_span), rel=1e-7)
+    bound, mass, divergence = EXTREMAL[name]
+    assert bound(half_span) == pytest.approx(float(divergence(pair(half_span, mass(half_span)))), rel=PRECISE, abs=0)
+
+
+@pytest.mark.parametrize("half_span", [1e-4, 0.3, 3.0, 20.0])
+@pytest.mark.parametrize("name", EXTREMAL)
+def test_an_event_of_any_other_mass_stays_within(name, half_span):
+    bound, mass, divergence = EXTREMAL[name]
+    most, sign = bound(half_span), -1 if divergence is share else 1
+    for factor in ("0.5", "0.99", "1.01", "1.9"):
+        other = divergence(
+            pair(half_span, mass(half_span) * mp.mpf(factor) if factor < "1" else squeezed(mass, half_span))
+        )
+        assert sign * other < sign * most
+
+
+def squeezed(mass: Callable[[float], mp.mpf], half_span: float) -> mp.mpf:
+    return 1 - (1 - mass(half_span)) * mp.mpf("0.99")
 
 
 @pytest.mark.parametrize("half_span", HALF_SPANS)
-def test_the_extremal_pair_attains_kl(half_span):
-    # Mass 1/(2s) - 1/(e^{2s} - 1) with its digits kept at both ends.
-    s = half_span
-    mass = 0.5 - s / 6 if s < 1e-3 else 1 / (2 * s) - 1 / math.expm1(2 * s)
-    assert kl_of_log_ratio(*pair(s, odds(mass))) == pytest.approx(bounds.kl(s), rel=1e-6)
+def test_four_tokens_attain_the_policy_gradient_bias(half_span):
+    # Scores have mean 0 under p, which two tokens cannot combine with advantages that point one way on the event.
+    p, q = pair(half_span, half(half_span), parts=2)
+    scores, advantages = [5, -5, 5, -5], [2, -2, -2, 2]
+    assert mp.fsum(x * score for x, score in zip(p, scores, strict=True)) == 0
+    weights = [score * advantage for score, advantage in zip(scores, advantages, strict=True)]
+    bias = mp.fsum((y - x) * weight for x, y, weight in zip(p, q, weights, strict=True))
+    assert bounds.policy_gradient_bias(half_span, 2.0, 5.0) == pytest.approx(float(bias), rel=PRECISE, abs=0)
+
+
+@pytest.mark.parametrize("half_span", HALF_SPANS)
+def test_a_vanishing_token_attains_the_log_ratio(half_span):
+    p, q = pair(half_span, mp.mpf("1e-150"))
+    assert bounds.log_ratio(half_span) == pytest.approx(float(mp.log(q[0] / p[0])), rel=PRECISE, abs=0)
+
+
+@pytest.mark.parametrize("half_span", HALF_SPANS)
+@pytest.mark.parametrize("p", [1e-40, 1e-9, 0.3, 0.5, 0.999999, 1 - 2**-53])
+def test_a_token_against_all_others_attains_the_range_of_its_log_ratio(half_span, p):
+    (before, _), (up, _) = pair(half_span, mp.mpf(p))
+    (_, other), (_, down) = pair(half_span, 1 - mp.mpf(p))
+    expected = float(mp.log(down / other)), float(mp.log(up / before))
+    assert bounds.log_ratio_range(half_span, p) == pytest.approx(expected, rel=PRECISE, abs=0)
+
+
+def test_a_token_of_no_probability_can_move_by_the_whole_span():
+    assert bounds.log_ratio_range(50.0, 0.0) == (-100.0, 100.0)
+    assert bounds.log_ratio_range(0.1, 0.0) == pytest.approx((-0.2, 0.2))
+
+
+@pytest.mark.parametrize("half_span", HALF_SPANS)
+@pytest.mark.parametrize("p_top", [0.5, 0.9, 0.999, 1 - 1e-12])
+def test_a_confident_reference_attains_its_own_bound(half_span, p_top):
+    # The rest moves up as one, unless the event of `tv` can be made up within it.
+    rest = 1 - mp.mpf(p_top)
+    attained = tv(pair(half_span, min(rest, half(half_span))))
+    assert bounds.tv_given_top(half_span, p_top) == pytest.approx(float(attained), rel=PRECISE, abs=0)
+    assert bounds.log_odds_shift(1 - p_top, half_span) == pytest.approx(float(tv(pair(half_span, rest))), rel=PRECISE)
+
+
+def test_a_confident_reference_can_move_less():
+    expected = {0.5: 0.0500, 0.9: 0.0195, 0.99: 0.0022, 0.999: 0.00022}
+    for p_top, most in expected.items():
+        assert bounds.tv_given_top(0.1, p_top) == pytest.approx(most, rel=0.01)
+    assert bounds.tv_given_top(0.0, 0.9) == 0.0
+    assert bounds.log_odds_shift(0.0, 1e3) == 0.0
 
 
 @pytest.mark.parametrize("half_span", [0.01, 0.3, 2.0])
 @pytest.mark.parametrize("size", [2, 3, 50])
 def test_no_pair_exceeds_a_bound(half_span, size):
     random = np.random.default_rng(size)
-    for _ in range(200):
+    for _ in range(100):
         logits = random.normal(size=size) * 5
         shift = random.choice([-half_span, half_span], size)
         shift[:2] = half_span, -half_span
@@ -100,73 +179,74 @@ def test_no_pair_exceeds_a_bound(half_span, size):
         assert ((q - p) * ratio).sum() <= bounds.jeffreys(half_span) * slack
         assert (q * q / p).sum() - 1 <= bounds.chi2(half_span) * slack + 1e-12
         assert 1 / (q * q / p).sum() >= bounds.effective_sample_share(half_span) / slack
+        assert (np.sqrt(p) - np.sqrt(q)) @ (np.sqrt(p) - np.sqrt(q)) / 2 <= bounds.squared_hellinger(half_span) * slack
         assert abs(ratio).max() <= bounds.log_ratio(half_span) * slack
-        for token in range(size):
-            low, high = bounds.log_ratio_range(half_span, p[token])
-            assert low - 1e-9 <= ratio[token] <= high + 1e-9
+        low, high = bounds.log_ratio_range(half_span, p)
+        assert (low - 1e-9 <= ratio).all()
+        assert (ratio <= high + 1e-9).all()
         reward = random.uniform(-2, 3, size)
         assert abs(((q - p) * reward).sum()) <= bounds.reward_drift(half_span, 5.0) * slack
-        margin = np.diff(np.sort(logits)[-2:])[0]
         if p.argmax() != q.argmax():
-            assert bounds.greedy_flip_possible(half_span, margin)
+            assert bounds.greedy_flip_possible(half_span, np.diff(np.sort(logits)[-2:])[0])
 
 
 @pytest.mark.parametrize("half_span", HALF_SPANS)
 def test_small_half_spans_follow_their_expansion_and_large_ones_stay_finite(half_span):
-    values = [
-        bounds.tv(half_span),
-        bounds.kl(half_span),
-        bounds.jeffreys(half_span),
-        bounds.chi2(half_span),
-        bounds.squared_hellinger(half_span),
-    ]
+    names = ("tv", "kl", "jeffreys", "chi2", "squared_hellinger")
+    values = [getattr(bounds, name)(half_span) for name in names]
     assert all(math.isfinite(value) and value > 0 for value in values)
+    assert bounds.kl(half_span) <= half_span**2 / 2
     if half_span <= 1e-4:
         orders = [half_span / 2, half_span**2 / 2, half_span**2, half_span**2, half_span**2 / 8]
         assert values == pytest.approx(orders, rel=1e-7)
 
 
-def test_kl_is_one_function_across_its_two_forms():
-    below, above = bounds.kl(0.1 - 1e-12), bounds.kl(0.1 + 1e-12)
-    assert above == pytest.approx(below, rel=1e-10)
-
-
-def test_a_confident_reference_can_move_less():
-    expected = {0.5: 0.05, 0.9: 0.0195, 0.99: 0.0022, 0.999: 0.00022}
-    for p_top, most in expected.items():
-        assert bounds.tv_given_top(0.1, p_top) == pytest.approx(most, rel=0.02)
-    assert bounds.tv_given_top(0.0, 0.9) == 0.0
-
-
-@pytest.mark.parametrize("half_span", HALF_SPANS)
-@pytest.mark.parametrize("p", [1e-40, 1e-9, 0.3, 0.999999])
-def test_the_log_ratio_of_a_token_with_known_probability(half_span, p):
-    with localcontext(prec=120):
-        moved = [Decimal(p) + (1 - Decimal(p)) * (sign * 2 * Decimal(half_span)).exp() for sign in (1, -1)]
-        expected = [float(-value.ln()) for value in moved]
-    assert bounds.log_ratio_range(half_span, p) == pytest.approx(expected, rel=1e-9)
-    assert max(map(abs, expected)) <= bounds.log_ratio(half_span) * (1 + 1e-12)
-
-
-def test_a_token_of_no_probability_can_move_by_the_whole_span():
-    assert bounds.log_ratio_range(50.0, 0.0) == (-100.0, 100.0)
-    assert bounds.log_ratio_range(0.1, 0.0) == pytest.approx((-0.2, 0.2))
-
-
 def test_a_runner_up_at_the_bound_draws_level():
-    assert bounds.greedy_flip_possible(0.25, 0.5)
-    assert not bounds.greedy_flip_possible(0.25, 0.5000001)
+    assert bounds.greedy_flip_possible(0.25, 0.5) is True
+    assert bounds.greedy_flip_possible(0.25, 0.5000001) is False
+    assert bounds.half_span_of_flip(0.5) == 0.25
+    exposed = bounds.greedy_flip_possible(0.25, np.array([0.1, 0.5, 0.6, np.nan]))
+    assert exposed.tolist() == [True, True, False, True]
 
 
-def test_the_policy_gradient_moves_by_twice_the_tv():
-    assert bounds.policy_gradient_bias(0.3, 2.0, 5.0) == pytest.approx(20 * bounds.tv(0.3))
+VECTORS: dict[str, Callable[..., object]] = {
+    "log_ratio": bounds.log_ratio,
+    "tv": bounds.tv,
+    "kl": bounds.kl,
+    "jeffreys": bounds.jeffreys,
+    "chi2": bounds.chi2,
+    "effective_sample_share": bounds.effective_sample_share,
+    "squared_hellinger": bounds.squared_hellinger,
+    "reward_drift": lambda s: bounds.reward_drift(s, 2.0),
+    "policy_gradient_bias": lambda s: bounds.policy_gradient_bias(s, 2.0, 3.0),
+    "tv_given_top": lambda s: bounds.tv_given_top(s, 0.9 + 0 * s),
+    "log_ratio_range": lambda s: bounds.log_ratio_range(s, 0.9 + 0 * s)[1],
+    "tv_answer": lambda s: bounds.tv_answer(s, 7),
+    "kl_answer": lambda s: bounds.kl_answer(s, 7),
+    "log_ratio_answer_likely": lambda s: bounds.log_ratio_answer_likely(s, 7, 0.01),
+}
 
 
-@pytest.mark.parametrize("limit", [1e-8, 0.01, 0.5, 0.999])
-def test_the_half_span_that_keeps_a_tv_limit(limit):
-    assert bounds.tv(bounds.half_span_for_tv(limit)) == pytest.approx(limit, rel=1e-12)
+@pytest.mark.parametrize("name", VECTORS)
+def test_arrays_go_element_by_element_and_floats_give_floats(name):
+    bound = VECTORS[name]
+    found = bound(np.array(HALF_SPANS).reshape(3, 4))
+    assert found.shape == (3, 4)
+    alone = [bound(half_span) for half_span in HALF_SPANS]
+    assert {type(value) for value in alone} == {float}
+    assert found.ravel() == pytest.approx(alone, rel=1e-15, abs=0)
+    direction = -1 if name == "effective_sample_share" else 1
+    assert all(direction * a <= direction * b for a, b in pairwise(alone)), "a wider half span allows no less"
 
 
-def test_the_half_span_that_keeps_a_clip_range():
-    assert [round(bounds.half_span_for_clip(c, c), 4) for c in (0.1, 0.2)] == [0.0477, 0.0912]
-    assert round(bounds.half_span_for_clip(0.28, 0.28), 4) == 0.1234
+@pytest.mark.parametrize("name", VECTORS)
+def test_nonsense_is_refused_and_what_is_no_number_bounds_nothing(name):
+    with pytest.raises(ValueError, match="at least 0"):
+        VECTORS[name](-0.1)
+    assert math.isnan(VECTORS[name](math.nan))
+
+
+def test_an_infinite_half_span_gives_what_always_holds():
+    found = {name: VECTORS[name](math.inf) for name in ("tv", "kl", "jeffreys", "chi2", "squared_hellinger")}
+    assert found == {"tv": 1, "kl": math.inf, "jeffreys": math.inf, "chi2": math.inf, "squared_hellinger": 1}
+    assert bounds.effective_sample_share(math.inf) == 0
