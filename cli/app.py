@@ -14,15 +14,19 @@ import typer
 from snapline.cli import (
     bench,
     certify,
+    contract,
     erase,
+    evidence,
     gate,
     history,
     impact,
     init,
+    judge,
     leakage,
     link,
     materialize,
     mirror,
+    observe,
     plan,
     probes,
     promote,
@@ -30,6 +34,8 @@ from snapline.cli import (
     refresh,
     register,
     retire,
+    rollout,
+    route,
     snapshot,
     status,
     verify,
@@ -55,7 +61,10 @@ app.command("materialize")(materialize.materialize)
 app.command("register")(register.register)
 app.command("link")(link.link)
 app.add_typer(probes.app, name="probes")
+app.add_typer(contract.app, name="contract")
 app.command("certify")(certify.certify)
+app.command("judge")(judge.judge)
+app.add_typer(evidence.app, name="evidence")
 app.command("verify")(verify.verify)
 app.command("status")(status.status)
 app.command("leakage")(leakage.leakage)
@@ -69,6 +78,9 @@ app.command("watch")(watch.watch)
 app.command("gate")(gate.gate)
 app.command("promote")(promote.promote)
 app.command("rollback")(promote.rollback)
+app.add_typer(rollout.app, name="rollout")
+app.command("observe")(observe.observe)
+app.command("route")(route.route)
 app.command("lineage")(history.lineage)
 app.command("impact")(impact.impact)
 app.command("query")(query.query)

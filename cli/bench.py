@@ -88,6 +88,30 @@ def soundness(
     _answer(output, rows, out)
 
 
+@app.command("kernel")
+def kernel(
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", help="A checkpoint folder to take full-vocabulary logits out of vLLM with."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=2, help="Pairs of rows of logits that are compared.")] = 64,
+    vocabulary: Annotated[int, typer.Option(min=8, help="Logits in a row.")] = 151_936,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time comparing rows of logits and getting them out of vLLM, beside what one would write instead."""
+    from snapline.cli.benchmarks.capture import measure as measure_capture
+    from snapline.cli.benchmarks.kernels import measure as measure_kernels
+
+    output = Output(as_json)
+    with output.progress("bench kernel") as on_progress:
+        on_progress("comparing rows", 0, 2)
+        found = measure_kernels(rows, vocabulary)
+        on_progress("vLLM", 1, 2)
+        found += measure_capture(model)
+    _answer(output, found, out)
+
+
 def _answer(output: Output, rows: list[Row], out: Path | None) -> None:
     document = {"results": [row.document() for row in rows]}
     if out:

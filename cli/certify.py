@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from snapline.cli.findings import diagnostic_lines, finding_lines, searched_lines, short
 from snapline.cli.options import HomeOption, JsonOption, ModelArgument, TargetOption, TargetsOption
 from snapline.cli.output import Exit, Output
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from snapline.contracts.certify import Issued
     from snapline.contracts.engines.client import WorkerEngine
     from snapline.contracts.engines.protocol import EngineSpec
+    from snapline.contracts.logits import LogitsKeeper
     from snapline.lineage.model import ModelVersion
 
 
@@ -32,6 +35,9 @@ def certify(
         str | None, typer.Option(help="A contract file or a recorded name; default the model's own.")
     ] = None,
     probes: Annotated[str | None, typer.Option(help="The probe set; default the contract's.")] = None,
+    keep_logits: Annotated[
+        str | None, typer.Option(help="Keep full logits so long, such as 7d; see snapline evidence expire.")
+    ] = None,
     targets: TargetsOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -45,10 +51,18 @@ def certify(
 
     output, opened = Output(as_json), Home.open(home)
     version = opened.resolve(model, opened.state())
-    issued = run(opened, output, version, (target, targets), contract, probes)
+    issued = run(opened, output, version, (target, targets), Wanted(contract, probes, keep_logits))
     output.answer(document(issued), text(issued))
     codes = {Verdict.CERTIFIED: Exit.DONE, Verdict.REFUTED: Exit.NO, Verdict.UNDECIDED: Exit.CANNOT_SAY}
     raise typer.Exit(int(codes[issued.certificate.verdict]))
+
+
+class Wanted(NamedTuple):
+    """What to certify with, as the options gave it."""
+
+    contract: str | None
+    probes: str | None = None
+    keep_logits: str | None = None
 
 
 def run(
@@ -56,8 +70,7 @@ def run(
     output: Output,
     model: ModelVersion,
     target: tuple[str | None, Path | None],
-    contract: str | None,
-    probes: str | None = None,
+    wanted: Wanted,
 ) -> Issued:
     """Certify one version in a home and mirror it; what `certify` and `apply` share.
 
@@ -76,16 +89,38 @@ def run(
     name, chosen = choose(home.targets(target[1]), target[0])
     state = home.state()
     lens = home.lens(state)
-    wanted = contract or model.contract
-    if wanted is None:
+    contract = wanted.contract or model.contract
+    if contract is None:
         raise DefinitionError(f"{model.key} has no contract of its own", hint="Name one with --contract.")
-    record = contract_record(wanted, state, lens.objects, lens.now)
+    record = contract_record(contract, state, lens.objects, lens.now)
     inspector = Inspector(state, lens, home.trusted, Depth())
     with output.progress(f"certify {model.key} for {name}") as on_progress:
-        bench = Bench(inspector, home.ledger, WorkerEngines(home), home.key, lens.now, on_progress)
-        issued = issue(Request(model, name, chosen, record, probes), bench)
+        keeper = _keeper(home, wanted.keep_logits, lens.now)
+        bench = Bench(inspector, home.ledger, WorkerEngines(home), home.key, lens.now, on_progress, keeper)
+        issued = issue(Request(model, name, chosen, record, wanted.probes), bench)
     mirror_version(home, output, model.key)
     return issued
+
+
+def _keeper(home: Home, duration: str | None, now: datetime) -> LogitsKeeper | None:
+    import uuid
+    from datetime import timedelta
+
+    from pydantic import TypeAdapter, ValidationError
+
+    from snapline.contracts.logits import LOGITS, LogitsKeeper
+    from snapline.lineage.errors import DefinitionError
+    from snapline.lineage.view import Duration
+
+    if duration is None:
+        return None
+    try:
+        length: timedelta = TypeAdapter(Duration).validate_python(duration)
+    except ValidationError as error:
+        raise DefinitionError(
+            f"--keep-logits: expected a duration, found {duration!r}", hint="Write one such as 90d, 36h or 15m."
+        ) from error
+    return LogitsKeeper(home.root / LOGITS / uuid.uuid4().hex, now + length)
 
 
 class WorkerEngines:
@@ -132,6 +167,8 @@ def document(issued: Issued) -> dict[str, Any]:
         "prompts": certificate.prompts,
         "noise_floor": certificate.noise_floor,
         "findings": [finding.model_dump(mode="json") for finding in certificate.findings],
+        "searched": [found.model_dump(mode="json") for found in certificate.searched],
+        "diagnostics": certificate.diagnostics,
     }
 
 
@@ -147,26 +184,13 @@ def text(issued: Issued) -> str:
         f"  {serving} against {reference}; {certificate.prompts} prompts, confidence {certificate.confidence},"
         f" evidence class {certificate.evidence_class}",
     ]
-    for finding in certificate.findings:
-        lines.append(f"  {finding.verdict:<9} {finding.clause} on {finding.slice}, {finding.path}: {finding.reason}")
-        if finding.witness is not None:
-            witness = finding.witness
-            figures = ", ".join(f"{n} {_short(witness.figures[n])}" for n in ("half_span", "tv", "margin", "flip"))
-            tokens = " ".join(map(str, witness.tokens))
-            lines.append(f"            witness: prompt {witness.prompt}, position {witness.position}, {figures}")
-            lines.append(f"            tokens up to there: {tokens}")
+    lines += finding_lines(certificate.findings)
+    lines += searched_lines(certificate.searched)
+    lines += diagnostic_lines(certificate.diagnostics)
     if certificate.noise_floor:
-        figures = ", ".join(f"{n.replace('_', ' ')} {_short(f)}" for n, f in certificate.noise_floor.items())
+        figures = ", ".join(f"{n.replace('_', ' ')} {short(f)}" for n, f in certificate.noise_floor.items())
         lines.append(f"  noise floor, the reference alone against itself in a batch: {figures}")
     lines.append(
         f"  {'measured now' if issued.measured else 'judged on stored evidence'}; certificate {issued.envelope}"
     )
     return "\n".join(lines)
-
-
-def _short(figure: str) -> str:
-    """Return a figure to four significant digits; a word stays a word."""
-    from snapline.contracts.report import decimal
-
-    number = decimal(figure)
-    return figure if number is None else f"{number:.4g}"

@@ -120,3 +120,10 @@ def _about(event: LineageEvent) -> str:  # noqa: PLR0911, PLR0912 - one return p
             return f"{event.erasure[:12]}  {short(event.certificate)}"
         case "retired":
             return f"{event.model}" + (f"  {event.reason}" if event.reason else "")
+        case "stage-entered":
+            where = f"is in {event.stage} for {event.target}" if event.stage else "ended"
+            return f"{event.rollout} of {event.model} {where}" + (f"  {event.reason}" if event.reason else "")
+        case "observed":
+            return f"{event.rollout} in {event.stage}  {event.requests} new requests"
+        case "escalated":
+            return f"{event.rollout}  {event.clause} on {event.slice} {event.verdict}: {', '.join(event.acts)}"

@@ -153,7 +153,7 @@ def _in_brief(certificate: Certificate) -> str:
 
 def _measurement(envelope: bytes, attested: Attested, certificate: Certificate) -> Measurement:
     from snapline.contracts.certificate import signer_of
-    from snapline.contracts.report import Measurement
+    from snapline.contracts.report import Measurement, remarks_of
 
     def engine(side: str) -> str:
         ran = getattr(certificate, side)
@@ -175,4 +175,5 @@ def _measurement(envelope: bytes, attested: Attested, certificate: Certificate) 
         confidence=certificate.confidence,
         findings=certificate.findings,
         noise_floor=certificate.noise_floor,
+        remarks=remarks_of(certificate),
     )

@@ -206,6 +206,7 @@ def carry_out(home: Home, output: Output, made: Made, targets: Path | None, *, g
 
 def _run(home: Home, output: Output, plan: ModelPlan, targets: Path | None) -> Iterator[tuple[dict[str, Any], str]]:
     """Run a plan's steps in order, and yield what each did as it is done."""
+    from snapline.cli.certify import Wanted
     from snapline.cli.certify import run as certify
     from snapline.cli.materialize import run as materialize
     from snapline.contracts.plan import StepKind
@@ -216,7 +217,7 @@ def _run(home: Home, output: Output, plan: ModelPlan, targets: Path | None) -> I
             subject = materialize(home, output, subject.view_name or "", _same_window(home, subject), subject.contract)
             yield {"step": step.kind.value, "model": str(subject.key)}, f"materialized {subject.key}"
         else:
-            issued = certify(home, output, subject, (step.target, targets), step.contract)
+            issued = certify(home, output, subject, (step.target, targets), Wanted(step.contract))
             verdict = issued.certificate.verdict.value
             done = {"step": step.kind.value, "model": str(subject.key), "target": str(step.target), "verdict": verdict}
             yield done, f"{verdict}  {subject.key} for {step.target} under {step.contract}"

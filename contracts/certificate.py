@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from snapline.contracts.targets import TargetIdentity
-from snapline.contracts.verdict import Finding, Verdict, combine
+from snapline.contracts.verdict import Finding, Searched, Verdict, combine
 from snapline.lineage.cut import Instant
 from snapline.lineage.digest import Digest
 from snapline.lineage.documents import Received
@@ -65,6 +65,8 @@ class Certificate(Received):
         evidence: Address of the per-position evidence object.
         evidence_class: The weaker of the two sides' classes; never promoted to a stronger one.
         noise_floor: The reference against itself, as decimal strings by figure name.
+        searched: The worst slice found for each clause that was searched.
+        diagnostics: Unbounded figures by path and name; nothing is promised about them.
         verdict: Never stronger than what the findings combine to; without a finding, never CERTIFIED.
         issued_at: When the judging was done; the evidence may be older and says so in its own metadata.
     """
@@ -87,6 +89,8 @@ class Certificate(Received):
     noise_floor: dict[str, str]
     verdict: Verdict
     findings: tuple[Finding, ...]
+    searched: tuple[Searched, ...] = ()
+    diagnostics: dict[str, dict[str, str]] = Field(default_factory=dict)
     issued_at: Instant
 
     @model_validator(mode="after")

@@ -7,11 +7,11 @@ evidence there is; otherwise both engines run. Nothing is issued if an input mov
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Protocol
 
 import pyarrow as pa
@@ -26,20 +26,24 @@ from snapline.contracts.certificate import (
     weaker,
 )
 from snapline.contracts.contract import KernelContract
-from snapline.contracts.engines.protocol import EngineIdentity, EngineSpec, LocalEngine, ProbeItem
+from snapline.contracts.engines.protocol import Engine, EngineIdentity, EngineSpec, LocalEngine, Path, ProbeItem
 from snapline.contracts.errors import IncomparableError
-from snapline.contracts.evidence import evidence_from_parquet, evidence_to_parquet
+from snapline.contracts.evidence import Pair, evidence_from_parquet, evidence_to_parquet
 from snapline.contracts.figures import decimal_text
-from snapline.contracts.gate import readable
+from snapline.contracts.gate import TargetNow, readable, remeasure_due
 from snapline.contracts.inspection import Inspector
 from snapline.contracts.judge import judge, noise_floor
 from snapline.contracts.lint import require_attainable
-from snapline.contracts.measure import Procedure, measure, require_as_asked
+from snapline.contracts.logits import LogitsKeeper
+from snapline.contracts.measure import Around, Keep, Logits, keep_nothing, measure, require_as_asked
 from snapline.contracts.probe import ANSWERS, PROMPTS, probes_from_parquet
+from snapline.contracts.procedure import Procedure, procedure_of
 from snapline.contracts.provenance import Provenance, provenance_of
 from snapline.contracts.records import digest_now, read_contract
-from snapline.contracts.slices import members
+from snapline.contracts.selfchecks import varied
+from snapline.contracts.slices import with_lengths
 from snapline.contracts.targets import DISTRIBUTIONS, Target, TargetIdentity, identify, objections
+from snapline.contracts.timings import timings_to_json
 from snapline.contracts.verdict import combine
 from snapline.lineage.errors import ConflictError, DefinitionError, IntegrityError, NotFoundError
 from snapline.lineage.events import Attested, LineageEvent, Recorded
@@ -55,7 +59,7 @@ Progress = Callable[[str, int, int], None]
 class Engines(Protocol):
     """Starts engines; the command line decides where and how."""
 
-    def start(self, spec: EngineSpec, model: Path, on_progress: Progress) -> AbstractContextManager[LocalEngine]:
+    def start(self, spec: EngineSpec, model: FilePath, on_progress: Progress) -> AbstractContextManager[LocalEngine]:
         """Return a started engine that stops when the context ends."""
 
 
@@ -66,6 +70,7 @@ class Bench:
     Attributes:
         key: Signs what is issued.
         now: The instant of issue.
+        keeper: Keeps full logits for a while, when something is measured; None lets them go.
     """
 
     inspector: Inspector
@@ -74,6 +79,7 @@ class Bench:
     key: SigningKey
     now: datetime
     on_progress: Progress
+    keeper: LogitsKeeper | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ class _Inputs:
     identity: TargetIdentity
     probes: Recorded
     table: pa.Table
+    procedure: Procedure
     wanted: Provenance
 
 
@@ -111,7 +118,7 @@ class _Inputs:
 class _Evidence:
     address: str
     table: pa.Table
-    lengths: Mapping[str, tuple[int, int]]
+    provenance: Provenance
     reference: BoundEngine
     serving: BoundEngine
 
@@ -158,16 +165,19 @@ def _prepare(request: Request, bench: Bench) -> _Inputs:
         known = ", ".join(sorted(n for what, n in state.records if what == "probes")) or "none yet"
         raise NotFoundError(f"no probe set {name!r}; there are: {known}", hint="Add it: snapline probes add.")
     reference = _reference(contract, request.target)
+    procedure = procedure_of(contract, probes.count or 0)
     wanted = Provenance(
         weights=request.model.weights.digest,
         probes=probes.digest,
         reference=identify(reference).digest,
         serving=identity.digest,
         temperature=decimal_text(contract.temperature),
-        paths=tuple(path.value for path in contract.paths),
+        comparisons={comparison.key: comparison.prompts for comparison in procedure.comparisons},
+        timings={batching.value: runs for batching, runs in procedure.timings},
+        horizon=procedure.horizon if Path.DECODE_SAMPLED in contract.paths else 0,
     )
     table = probes_from_parquet(objects.read(probes.object))
-    return _Inputs(request, contract, reference, identity, probes, table, wanted)
+    return _Inputs(request, contract, reference, identity, probes, table, procedure, wanted)
 
 
 def _reference(contract: KernelContract, target: Target) -> Target:
@@ -198,17 +208,24 @@ def _require_intact(model: ModelVersion, bench: Bench) -> None:
 def _stored(inputs: _Inputs, bench: Bench) -> _Evidence | None:
     """Return evidence that an earlier certificate rests on, if it was measured on exactly these inputs."""
     known, _ = readable(inputs.request.model, bench.inspector.state, bench.inspector.read)
+    here = TargetNow(inputs.request.target_name, inputs.identity)
+    if remeasure_due(inputs.request.model, inputs.contract.name, here, bench.inspector.state, known):
+        return None
     for certificate in {certificate.evidence: certificate for _, certificate in reversed(known)}.values():
         table = evidence_from_parquet(bench.inspector.lens.objects.read(certificate.evidence))
         found = provenance_of(table)
         if found.covers(inputs.wanted):
-            return _Evidence(certificate.evidence, table, found.lengths, certificate.reference, certificate.serving)
+            return _Evidence(certificate.evidence, table, found, certificate.reference, certificate.serving)
     return None
 
 
 def _measure(inputs: _Inputs, bench: Bench) -> _Evidence:
-    folder, objects = Path(inputs.request.model.weights.path), bench.inspector.lens.objects
+    folder, objects = FilePath(inputs.request.model.weights.path), bench.inspector.lens.objects
     specs = inputs.reference.spec(), inputs.request.target.spec()
+
+    def start_variant(pair: Pair, changed: str) -> AbstractContextManager[Engine]:
+        return bench.engines.start(varied(specs[1], pair, changed), folder, bench.on_progress)
+
     with (
         bench.engines.start(specs[0], folder, bench.on_progress) as reference,
         bench.engines.start(specs[1], folder, bench.on_progress) as serving,
@@ -217,13 +234,30 @@ def _measure(inputs: _Inputs, bench: Bench) -> _Evidence:
             require_as_asked(spec, engine.identity, reference.identity.vocabulary)
         _require_installed(inputs.identity, serving.identity)
         items = tokenized(inputs.table, reference)
-        procedure = Procedure(inputs.contract.paths, float(inputs.contract.temperature))
-        rows = measure(reference, serving, items, procedure, lambda what: bench.on_progress(what, 0, 0))
+        around = Around(start_variant, lambda what: bench.on_progress(what, 0, 0), _keeping(bench.keeper))
+        found = measure((reference, serving), items, inputs.procedure, around)
         sides = BoundEngine(**reference.identity.as_document()), BoundEngine(**serving.identity.as_document())
     lengths = {item.id: (len(item.prompt), len(item.answer)) for item in items}
-    wanted = inputs.wanted.model_copy(update={"lengths": lengths})
-    data = evidence_to_parquet(rows, {"provenance": wanted.model_dump_json()})
-    return _Evidence(objects.put(data), rows, lengths, *sides)
+    provenance = inputs.wanted.model_copy(
+        update={"lengths": lengths, "sampled": dict(found.sampled), "kernel": found.kernel}
+    )
+    metadata = {"provenance": provenance.model_dump_json(), "timings": timings_to_json(found.timings)}
+    data = evidence_to_parquet(found.rows, metadata)
+    address = objects.put(data)
+    if bench.keeper is not None:
+        bench.keeper.close(address)
+    return _Evidence(address, evidence_from_parquet(data), provenance, *sides)
+
+
+def _keeping(keeper: LogitsKeeper | None) -> Keep:
+    if keeper is None:
+        return keep_nothing
+
+    def keep(side: str, path: str, logits: Logits) -> None:
+        for prompt, rows in logits.items():
+            keeper.keep(prompt, side, path, rows)
+
+    return keep
 
 
 def _require_installed(installed: TargetIdentity, ran: EngineIdentity) -> None:
@@ -249,11 +283,7 @@ def tokenized(probes: pa.Table, engine: LocalEngine) -> list[ProbeItem]:
 
 def _judge(inputs: _Inputs, evidence: _Evidence, bench: Bench) -> Certificate:
     request, contract, state = inputs.request, inputs.contract, bench.inspector.state
-    lengths = [evidence.lengths.get(identifier, (0, 0)) for identifier in inputs.table["id"].to_pylist()]
-    table = inputs.table.append_column("prompt_tokens", pa.array([prompt for prompt, _ in lengths], pa.int64()))
-    table = table.append_column("answer_tokens", pa.array([answer for _, answer in lengths], pa.int64()))
-    expected = {identifier: answer for identifier, (_, answer) in evidence.lengths.items()}
-    findings = judge(contract, members(contract, table), expected, evidence.table)
+    judged = judge(contract, with_lengths(inputs.table, evidence.provenance), evidence.table)
     model = request.model
     return Certificate(
         model=str(model.key),
@@ -272,8 +302,10 @@ def _judge(inputs: _Inputs, evidence: _Evidence, bench: Bench) -> Certificate:
         evidence=evidence.address,
         evidence_class=weaker(evidence.reference.evidence_class, evidence.serving.evidence_class),
         noise_floor=noise_floor(evidence.table),
-        verdict=combine(finding.verdict for finding in findings),
-        findings=findings,
+        verdict=combine(finding.verdict for finding in judged.findings),
+        findings=judged.findings,
+        searched=judged.searched,
+        diagnostics={path: dict(figures) for path, figures in judged.diagnostics.items()},
         issued_at=bench.now,
     )
 

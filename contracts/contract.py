@@ -8,6 +8,7 @@ CERTIFIED whose promise is broken and none REFUTED whose promise holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import ROUND_DOWN, Context, Decimal
 from typing import Annotated, Literal, Self
 
@@ -15,15 +16,18 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from snapline.contracts.clauses import Numerical, Runtime, Statistical
-from snapline.contracts.clauses.protocol import Clause, NotYetSupported
+from snapline.contracts.clauses import Diagnostics, Numerical, Runtime, Statistical
+from snapline.contracts.clauses.protocol import Clause, DrawnAnswerClause
+from snapline.contracts.clauses.sampler_drift import SamplerDrift
 from snapline.contracts.engines.protocol import Path
 from snapline.contracts.figures import DecimalText, Level
+from snapline.contracts.rollout.documents import Escalation, Observability, RouteSlice, Stages
 from snapline.lineage.digest import document_digest
 from snapline.lineage.documents import Value
 from snapline.lineage.snapshot import Name
 
 Text = Annotated[str, Field(min_length=1)]
+DEFAULT_HORIZON = 32
 _LEVEL = Context(prec=12, rounding=ROUND_DOWN)
 
 
@@ -46,18 +50,6 @@ def _in_order(paths: Sequence[Path]) -> tuple[Path, ...]:
     if not paths or len(set(paths)) < len(paths):
         raise ValueError(f"expected at least one path and none twice, found {', '.join(paths) or 'none'}")
     return tuple(path for path in Path if path in paths)
-
-
-def _supported_path(value: object) -> object:
-    if value == "decode-sampled":
-        raise ValueError("decode-sampled is not yet supported")
-    return value
-
-
-def _supported_unit(value: object) -> object:
-    if value == "position":
-        raise ValueError("position is not yet supported")
-    return value
 
 
 class Reference(Value):
@@ -118,14 +110,40 @@ class Slice(Value):
     """A part of the traffic that each clause must hold on by itself.
 
     Attributes:
-        where: A DuckDB predicate over the probe table's columns and `prompt_tokens` and `answer_tokens`; None is all.
+        where: A DuckDB predicate; None is all. Over prompts it reads the probe table's columns, `prompt_tokens`,
+            `answer_tokens` and `undecided`; over positions also `depth`, `token`, `reference_margin` and `entropy`.
         min_prompts: Fewer measured prompts than this certify nothing.
+        unit: What the predicate chooses. A slice of positions holds the prompts that have any, and their figures are
+            of those positions alone.
     """
 
     name: Name
     where: Text | None = None
     min_prompts: Annotated[int, Field(ge=1)]
-    unit: Annotated[Literal["prompt"], BeforeValidator(_supported_unit)] = "prompt"
+    unit: Literal["prompt", "position"] = "prompt"
+
+
+class Search(Value):
+    """Look for the slice a clause holds worst on, among the values of some prompt columns.
+
+    What is found can refute; it certifies nothing. All candidates together pay for one cell of each clause and path.
+
+    Attributes:
+        columns: Probe columns; each distinct value of each is a candidate.
+        min_prompts: Smaller candidates are passed over, and counted.
+    """
+
+    columns: Annotated[tuple[Name, ...], Field(min_length=1)]
+    min_prompts: Annotated[int, Field(ge=1)] = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One clause on one slice and path: what gets a verdict."""
+
+    clause: Clause
+    slice: Slice
+    path: str
 
 
 def _named_once(slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
@@ -142,6 +160,7 @@ class KernelContract(Value):
         probes: Name of the probe set that stands for the traffic.
         temperature: Logits are divided by it before anything is measured.
         confidence: Family-wise, over every clause, slice and path.
+        diagnostics: Unbounded figures to report beside the verdict; no finite sample bounds them, so none is promised.
     """
 
     apiVersion: Literal["snapline/v1"]  # noqa: N815 - the document's spelling
@@ -152,19 +171,29 @@ class KernelContract(Value):
     serving: Serving
     temperature: Annotated[DecimalText, Field(gt=0)] = Decimal(1)
     confidence: Level
-    paths: Annotated[tuple[Annotated[Path, BeforeValidator(_supported_path)], ...], AfterValidator(_in_order)]
+    paths: Annotated[tuple[Path, ...], AfterValidator(_in_order)]
     slices: Annotated[tuple[Slice, ...], AfterValidator(_named_once)]
+    search: Search | None = None
     numerical: Numerical = Numerical()
     statistical: Statistical = Statistical()
     runtime: Runtime = Runtime()
-    observability: NotYetSupported = None
-    escalation: NotYetSupported = None
-    stages: NotYetSupported = None
+    diagnostics: Diagnostics = ()
+    observability: Observability | None = None
+    escalation: tuple[Escalation, ...] = ()
+    stages: Stages | None = None
 
     @model_validator(mode="after")
     def _promises_something(self) -> Self:
         if not self.clauses:
             raise ValueError("expected at least one clause under numerical, statistical or runtime, found none")
+        for clause in self.clauses:
+            if not clause.on(self.paths):
+                raise ValueError(
+                    f"{clause.name} cannot be held on {' or '.join(self.paths)}: name another path, or leave it out"
+                )
+        routed = any(isinstance(act, RouteSlice) for one in self.escalation for act in one.do)
+        if routed and all(part.unit == "position" for part in self.slices):
+            raise ValueError("route_slice needs a slice of prompts: positions of one answer cannot be routed apart")
         return self
 
     @property
@@ -175,9 +204,41 @@ class KernelContract(Value):
         return tuple(clause for clause in written if isinstance(clause, Clause))
 
     @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every clause on each slice and path it is held on.
+
+        A clause that is measured on a sample speaks of all traffic at once; one about whole answers of no slice of
+        positions.
+        """
+        return tuple(
+            Cell(clause, part, path)
+            for clause in self.clauses
+            for part in self._slices_of(clause)
+            for path in clause.on(self.paths)
+        )
+
+    def _slices_of(self, clause: Clause) -> tuple[Slice, ...]:
+        if clause.sampled is not None:
+            return (Slice(name="sample", min_prompts=clause.sampled),)
+        return tuple(part for part in self.slices if part.unit == "prompt" or not clause.whole_answers)
+
+    @property
+    def horizon(self) -> int:
+        """The most tokens of an answer that is drawn on `decode-sampled`."""
+        horizons = [c.horizon for c in self.clauses if isinstance(c, (DrawnAnswerClause, SamplerDrift))]
+        return max(horizons, default=DEFAULT_HORIZON)
+
+    @property
+    def searched(self) -> tuple[tuple[Clause, str], ...]:
+        """The clauses and paths the worst slice is searched for."""
+        if self.search is None:
+            return ()
+        return tuple((c, path) for c in self.clauses if c.sampled is None for path in c.on(self.paths))
+
+    @property
     def level(self) -> Decimal:
         """The error probability each side of each cell gets: (1 - confidence) / cells / 2, rounded down."""
-        sides = 2 * len(self.clauses) * len(self.slices) * len(self.paths)
+        sides = 2 * (len(self.cells) + len(self.searched))
         return _LEVEL.divide(1 - self.confidence, Decimal(sides))
 
     @property

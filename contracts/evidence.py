@@ -1,7 +1,9 @@
 """Evidence: one row per measured position, kept as Parquet so that a verdict can be rebuilt from it.
 
-`pair` says which two programs a row compares: `serving` is the reference against the serving engine, `batching` the
-serving engine alone against itself in a batch, and `noise-floor` the reference alone against itself in a batch.
+`pair` says which two programs a row compares, the left one called the reference: `serving` is the reference engine
+against the serving engine, `noise-floor` the reference engine alone against itself in a batch. All others hold the
+serving engine against itself, as it runs and with one thing changed. On the path `decode-sampled` the tokens are those
+the serving engine drew.
 """
 
 from __future__ import annotations
@@ -20,6 +22,14 @@ class Pair(StrEnum):
 
     SERVING = "serving"
     BATCHING = "batching"
+    ORDER = "order"
+    REPEAT = "repeat"
+    PREFIX_CACHE = "prefix-cache"
+    CHUNKED_PREFILL = "chunked-prefill"
+    THREADS = "threads"
+    TENSOR_PARALLEL = "tensor-parallel"
+    CUDA_GRAPHS = "cuda-graphs"
+    TIMING = "timing"
     NOISE_FLOOR = "noise-floor"
 
 
@@ -32,7 +42,12 @@ MEASURES = (
     "entropy",
     "logp_reference",
     "logp_serving",
+    "top_reference",
+    "top_serving",
 )
+TOKENS = ("greedy_reference", "greedy_serving")
+FACTS = ("flip", "identical")
+COLUMNS = ("position", "token", *MEASURES, *TOKENS, *FACTS)
 
 SCHEMA = pa.schema(
     [
@@ -42,8 +57,8 @@ SCHEMA = pa.schema(
         pa.field("position", pa.int32(), nullable=False),
         pa.field("token", pa.int32(), nullable=False),
         *(pa.field(name, pa.float64(), nullable=False) for name in MEASURES),
-        pa.field("flip", pa.bool_(), nullable=False),
-        pa.field("identical", pa.bool_(), nullable=False),
+        *(pa.field(name, pa.int32(), nullable=False) for name in TOKENS),
+        *(pa.field(name, pa.bool_(), nullable=False) for name in FACTS),
     ]
 )
 

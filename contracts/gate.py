@@ -7,17 +7,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from snapline.contracts.certificate import PREDICATE_TYPE, Certificate
 from snapline.contracts.targets import TargetIdentity
 from snapline.contracts.verdict import Verdict
 from snapline.lineage.erasure.affected import pending
 from snapline.lineage.errors import ConflictError, IntegrityError, RequirementError
-from snapline.lineage.events import Attested
+from snapline.lineage.events import Attested, Escalated
 from snapline.lineage.invalidation import Cause, Change, Why, effect
 from snapline.lineage.model import ModelVersion
-from snapline.lineage.state import State
+from snapline.lineage.state import Rollout, State
 from snapline.lineage.view import RefreshPolicy
 
 ReadCertificate = Callable[[Attested], Certificate]
@@ -106,13 +106,45 @@ def examine(model: ModelVersion, target: TargetNow, state: State, read: ReadCert
     subject = f"certificate of {model.key} for {target.name}"
     if damage:
         return Examined((), tuple(damage))
+    here = _at(target, known)
+    blocks = _blocks(_rollouts_at(model, target, state, here))
     if target.identity is None:
-        return Examined((), (Cause(Change.TARGET_UNREADABLE, subject, target.problem),))
-    here = [pair for pair in known if pair[1].target == target.name or pair[1].target_identity == target.identity]
+        return Examined((), (Cause(Change.TARGET_UNREADABLE, subject, target.problem), *blocks))
     wanted = contracts_that_count(model, here)
     if not wanted:
-        return Examined((), (Cause(Change.NEVER_CERTIFIED, subject, "there is none"),))
-    return Examined(tuple(_standing(name, known, target.identity, state, subject) for name in wanted))
+        return Examined((), (Cause(Change.NEVER_CERTIFIED, subject, "there is none"), *blocks))
+    standings = []
+    for name in wanted:
+        standing = _standing(name, known, target.identity, state, subject)
+        due = _asked(remeasure_due(model, name, target, state, known))
+        standings.append(replace(standing, causes=(*standing.causes, *due)))
+    return Examined(tuple(standings), tuple(blocks))
+
+
+def rollouts_of(model: ModelVersion, state: State) -> tuple[Rollout, ...]:
+    """Return a version's rollouts, by name; those that ended too."""
+    return tuple(rollout for _, rollout in sorted(state.rollouts.items()) if rollout.now.model == model.key)
+
+
+def remeasure_due(
+    model: ModelVersion, contract: str, target: TargetNow, state: State, known: Sequence[tuple[Attested, Certificate]]
+) -> Escalated | None:
+    """Return the newest escalation that asks to measure under a contract again, unless engines ran for it since.
+
+    Args:
+        known: The version's certificates that hold.
+    """
+    here = _at(target, known)
+    asked = [
+        event
+        for rollout in _rollouts_at(model, target, state, here)
+        if rollout.now.contract == contract
+        for event in rollout.escalations
+        if "remeasure" in event.acts
+    ]
+    newest = max(asked, key=lambda event: event.at, default=None)
+    measured = [attested.at for attested, cert in here if cert.contract.name == contract and attested.seconds]
+    return None if newest is None or any(at > newest.at for at in measured) else newest
 
 
 def contracts_that_count(model: ModelVersion, known: Sequence[tuple[Attested, Certificate]]) -> tuple[str, ...]:
@@ -147,6 +179,7 @@ def basis_of(model: ModelVersion, state: State) -> tuple[object, ...]:
         tuple(state.comparisons.get(identifier) for identifier in model.touched),
         state.leakage.get(model.key),
         state.retired.get(model.key),
+        tuple((rollout.entered, rollout.escalations) for rollout in rollouts_of(model, state)),
         pending(state, model.key),
         state.records,
     )
@@ -211,6 +244,44 @@ def _standing(
     if found is None:
         return Standing(contract, None, (_absence(about, identity, contract, subject),))
     return Standing(contract, found, (*_replaced(found[1], state, subject), *_objections(found[1], subject)))
+
+
+def _at(target: TargetNow, known: Sequence[tuple[Attested, Certificate]]) -> list[tuple[Attested, Certificate]]:
+    """Return the certificates for a target, be it by the target's name or by what is installed there."""
+    return [pair for pair in known if pair[1].target == target.name or pair[1].target_identity == target.identity]
+
+
+def _rollouts_at(
+    model: ModelVersion, target: TargetNow, state: State, here: Sequence[tuple[Attested, Certificate]]
+) -> tuple[Rollout, ...]:
+    """Return a version's rollouts to a target; one names the certificate for the target that it left `offline` with."""
+    envelopes = {attested.envelope for attested, _ in here}
+    return tuple(
+        rollout
+        for rollout in rollouts_of(model, state)
+        if rollout.now.target == target.name or envelopes & {entered.envelope for entered in rollout.entered}
+    )
+
+
+def _blocks(rollouts: Sequence[Rollout]) -> list[Cause]:
+    return [
+        Cause(
+            Change.ROLLOUT_BLOCKED,
+            f"rollout {event.rollout}",
+            f"{event.clause} on {event.slice} was {event.verdict} on {event.at.isoformat()}",
+            (event.reason,),
+        )
+        for rollout in rollouts
+        for event in rollout.escalations
+        if event.blocks
+    ]
+
+
+def _asked(due: Escalated | None) -> list[Cause]:
+    if due is None:
+        return []
+    message = f"{due.clause} on {due.slice} was {due.verdict} on {due.at.isoformat()}; nobody measured since"
+    return [Cause(Change.REMEASURE_ASKED, f"rollout {due.rollout}", message, (due.reason,))]
 
 
 def _on_wanted_probes(certificate: Certificate) -> bool:

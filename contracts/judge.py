@@ -7,8 +7,8 @@ estimate. A missing prompt or too few prompts leave a cell UNDECIDED at best; th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import numpy as np
@@ -16,53 +16,154 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from snapline.contracts.clauses.protocol import Clause, Measured
-from snapline.contracts.contract import KernelContract, Slice
+from snapline.contracts.clauses import DIAGNOSTICS
+from snapline.contracts.clauses.protocol import Clause, Figures, Measured
+from snapline.contracts.contract import Cell, KernelContract, Search, Slice
 from snapline.contracts.engines.protocol import Path
-from snapline.contracts.evidence import MEASURES, SCHEMA, Pair
+from snapline.contracts.evidence import COLUMNS, MEASURES, SCHEMA, Pair
 from snapline.contracts.figures import decimal_text, rounded, rounded_down, rounded_up
-from snapline.contracts.verdict import Finding, Verdict, Witness
-from snapline.lineage.errors import IntegrityError
+from snapline.contracts.search import worst_slice
+from snapline.contracts.slices import members, rows_inside, sample, with_undecided
+from snapline.contracts.timings import measured_timings, timings_of
+from snapline.contracts.verdict import TIMED, Finding, Searched, Verdict, Witness
+from snapline.lineage.errors import DefinitionError, IntegrityError
 
 WITNESS_TOKENS = 8
 _TV_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
-    clause: Clause
-    slice: Slice
-    path: Path
-    level: Decimal
+class Judged:
+    """What evidence says of a contract.
+
+    Attributes:
+        findings: One for every cell, in the contract's order; then one for each searched slice that refutes.
+        searched: The worst slice found for each clause and path that was searched.
+        diagnostics: Unbounded figures as decimal strings, by path and name.
+    """
+
+    findings: tuple[Finding, ...]
+    searched: tuple[Searched, ...] = ()
+    diagnostics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What a cell reads: its rows, one unit for each of `seen.prompts`, and how many prompts have none."""
+
     seen: Measured
+    units: Figures
+    missing: int
 
 
-def judge(
-    contract: KernelContract,
-    members: Mapping[str, Sequence[str]],
-    expected: Mapping[str, int],
-    evidence: pa.Table,
-) -> tuple[Finding, ...]:
-    """Return a finding for every clause, slice and path, in that order.
+def judge(contract: KernelContract, prompts: pa.Table, evidence: pa.Table) -> Judged:
+    """Return a finding for every cell of a contract, and what a search and the diagnostics found.
 
     Args:
-        members: Prompt ids by slice name; a slice left out is empty.
-        expected: How many positions each prompt must have been scored on: its answer's length in tokens.
-        evidence: Rows of `evidence.SCHEMA`, in any order; prompts in no slice are ignored.
+        prompts: The probe table as `slices.with_lengths` gives it.
+        evidence: Rows of `evidence.SCHEMA`, in any order, with timings in the metadata when they were taken.
 
     Raises:
         IntegrityError: The table is not evidence.
+        DefinitionError: A slice's predicate cannot be evaluated, or a column that is asked for is not there.
     """
-    rows = _checked(evidence)
-    programs = {(clause.pair, path) for clause in contract.clauses for path in contract.paths}
-    seen = {program: measured(rows, *program, expected) for program in programs}
-    cells = (
-        _Cell(clause, part, path, contract.level, seen[clause.pair, path])
-        for clause in contract.clauses
-        for part in contract.slices
-        for path in contract.paths
-    )
-    return tuple(_judge(cell, set(members.get(cell.slice.name, ()))) for cell in cells)
+    bench = _Bench(contract, prompts, evidence)
+    findings = [bench.finding(cell) for cell in contract.cells]
+    search = contract.search
+    searched = [bench.searched(search, clause, path) for clause, path in contract.searched] if search else []
+    findings += [found.finding for found in searched if found.finding]
+    return Judged(tuple(findings), tuple(searched), bench.diagnostics())
+
+
+class _Bench:
+    """The evidence, sorted out once for all cells."""
+
+    def __init__(self, contract: KernelContract, prompts: pa.Table, evidence: pa.Table) -> None:
+        self._contract, self._level = contract, contract.level
+        self._ids: list[str] = prompts["id"].to_pylist()
+        rows = _checked(evidence)
+        programs = {(clause.pair, path) for clause in contract.clauses for path in clause.on(contract.paths)}
+        programs |= {(Pair.SERVING, path.value) for path in contract.paths}
+        self._seen = {
+            (pair, path): measured(rows, pair, Path(path), expected_positions(prompts, Path(path)))
+            for pair, path in programs
+            if path != TIMED
+        }
+        self._seen[Pair.TIMING, TIMED] = measured_timings(timings_of(evidence))
+        self._prompts = with_undecided(prompts, self._seen[Pair.SERVING, contract.paths[0].value])
+        self._members = {part.name: set(members(part, self._prompts)) for part in contract.slices if _of_prompts(part)}
+
+    def finding(self, cell: Cell) -> Finding:
+        """Return the verdict of a cell."""
+        return _finding(cell, self._choose(cell), self._level)
+
+    def searched(self, search: Search, clause: Clause, path: str) -> Searched:
+        """Return the slice a clause holds worst on."""
+        seen = self._read(clause, path)
+        return worst_slice(clause, path, seen, clause.units(seen), search, (self._prompts, self._level))
+
+    def diagnostics(self) -> dict[str, dict[str, str]]:
+        """Return the figures a contract asks to have reported, for each path that was measured."""
+        found: dict[str, dict[str, str]] = {}
+        for path in self._contract.paths:
+            seen = self._seen[Pair.SERVING, path.value]
+            if seen.rows and self._contract.diagnostics:
+                figures = {name: DIAGNOSTICS[name](seen) for name in self._contract.diagnostics}
+                found[path.value] = {name: decimal_text(rounded(value)) for name, value in figures.items()}
+        return found
+
+    def _read(self, clause: Clause, path: str) -> Measured:
+        seen = self._seen[clause.pair, path]
+        if clause.columns:
+            seen = replace(seen, given={name: self._given(name, seen.prompts) for name in clause.columns})
+        return clause.relevant(seen)
+
+    def _given(self, name: str, prompts: tuple[str, ...]) -> Figures:
+        if name not in self._prompts.column_names:
+            raise DefinitionError(
+                f"the contract reads column {name!r}, which the probe set does not have",
+                hint=f"It has {', '.join(self._prompts.column_names)}.",
+            )
+        try:
+            column = self._prompts[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
+        except pa.ArrowException as error:
+            raise DefinitionError(
+                f"column {name!r} of the probe set is not a number everywhere: {error}", hint="Write numbers there."
+            ) from error
+        found = dict(zip(self._ids, column, strict=True))
+        return np.array([found[prompt] for prompt in prompts], np.float64)
+
+    def _choose(self, cell: Cell) -> _Chosen:
+        seen = self._read(cell.clause, cell.path)
+        if cell.path == TIMED:
+            return _usable(seen, cell.clause.units(seen), wanted=None)
+        if not _of_prompts(cell.slice):
+            whole = len(self._ids) - len(seen.prompts)
+            inside = seen.where(rows_inside(cell.slice, self._prompts, seen))
+            return replace(_usable(inside, cell.clause.units(inside), wanted=None), missing=whole)
+        sampled = cell.clause.sampled
+        wanted = self._members[cell.slice.name] if sampled is None else set(sample(self._ids, sampled))
+        return _usable(seen, cell.clause.units(seen), wanted)
+
+
+def _of_prompts(part: Slice) -> bool:
+    return part.unit == "prompt"
+
+
+def _usable(seen: Measured, units: Figures, wanted: Collection[str] | None) -> _Chosen:
+    """Return the wanted prompts that have a unit; None wants all there are."""
+    counted = ~np.isnan(units)
+    if wanted is not None:
+        counted &= np.array([prompt in wanted for prompt in seen.prompts], np.bool_)
+    rows = np.repeat(counted, seen.counts)
+    total = len(units) if wanted is None else len(wanted)
+    return _Chosen(seen.where(rows), units[counted], total - int(counted.sum()))
+
+
+def expected_positions(prompts: pa.Table, path: Path) -> dict[str, int]:
+    """Return how many positions each prompt must have on a path: the length of the answer that was scored there."""
+    column = "sampled_tokens" if path is Path.DECODE_SAMPLED else "answer_tokens"
+    return dict(zip(prompts["id"].to_pylist(), prompts[column].to_pylist(), strict=True))
 
 
 def measured(evidence: pa.Table, pair: Pair, path: Path, expected: Mapping[str, int]) -> Measured:
@@ -73,7 +174,7 @@ def measured(evidence: pa.Table, pair: Pair, path: Path, expected: Mapping[str, 
     """
     chosen = evidence.filter((pc.field("pair") == pair.value) & (pc.field("path") == path.value))
     ids, codes = _coded(chosen["prompt"])
-    columns = {name: chosen[name].to_numpy() for name in ("position", "token", *MEASURES, "flip", "identical")}
+    columns = {name: chosen[name].to_numpy() for name in COLUMNS}
     order = np.lexsort((columns["position"], codes))
     codes, columns = codes[order], {name: column[order] for name, column in columns.items()}
     counts = np.bincount(codes, minlength=len(ids))
@@ -110,17 +211,14 @@ def noise_floor(evidence: pa.Table) -> dict[str, str]:
     return floor | {"prompts": str(pc.count_distinct(rows["prompt"]).as_py())}
 
 
-def _judge(cell: _Cell, wanted: Collection[str]) -> Finding:
-    clause, allowed, alpha = cell.clause, cell.clause.allowed, float(cell.level)
-    chosen = np.array([prompt in wanted for prompt in cell.seen.prompts], dtype=np.bool_)
-    units = clause.units(cell.seen)[chosen]
-    prompts, missing = len(units), len(wanted) - len(units)
+def _finding(cell: Cell, chosen: _Chosen, level: Decimal) -> Finding:
+    clause, allowed, alpha, units = cell.clause, cell.clause.allowed, float(level), chosen.units
     lower, upper = rounded_down(clause.lower(units, alpha)), rounded_up(clause.upper(units, alpha))
     if lower > allowed:
         verdict = Verdict.REFUTED
         said = f"at least {decimal_text(lower)}, above the {decimal_text(allowed)} allowed"
     else:
-        doubts = _doubts(cell, prompts, missing)
+        doubts = _doubts(cell, len(units), chosen.missing)
         if upper > allowed:
             interval = f"between {decimal_text(lower)} and {decimal_text(upper)}"
             doubts.append(f"{interval}, which does not settle the {decimal_text(allowed)} allowed")
@@ -129,49 +227,55 @@ def _judge(cell: _Cell, wanted: Collection[str]) -> Finding:
     return Finding(
         clause=clause.name,
         slice=cell.slice.name,
-        path=cell.path.value,
+        path=cell.path,
         verdict=verdict,
-        prompts=prompts,
-        missing=missing,
-        estimate=decimal_text(rounded(units.mean() if prompts else np.nan)),
+        prompts=len(units),
+        missing=chosen.missing,
+        estimate=decimal_text(rounded(clause.estimate(units))),
         lower=decimal_text(lower),
         upper=decimal_text(upper),
         limit=decimal_text(allowed),
-        level=decimal_text(cell.level),
+        level=decimal_text(level),
         method=clause.method,
         reason=f"{clause.figure}: {said}",
-        witness=None if verdict is Verdict.CERTIFIED else _witness(cell, chosen),
+        witness=None if verdict is Verdict.CERTIFIED else witness(clause, cell.path, chosen.seen),
     )
 
 
-def _doubts(cell: _Cell, prompts: int, missing: int) -> list[str]:
+def _doubts(cell: Cell, prompts: int, missing: int) -> list[str]:
+    what = "runs" if cell.path == TIMED else "prompts"
     doubts = []
     if missing:
-        doubts.append(f"{missing} of {prompts + missing} prompts gave no usable measurement")
+        doubts.append(f"{missing} of {prompts + missing} {what} gave no usable measurement")
     if prompts < cell.slice.min_prompts:
         short = cell.slice.min_prompts - prompts
-        doubts.append(f"{prompts} prompts measured, {short} short of min_prompts {cell.slice.min_prompts}")
+        doubts.append(f"{prompts} {what} measured, {short} short of min_prompts {cell.slice.min_prompts}")
     return doubts
 
 
-def _witness(cell: _Cell, chosen: NDArray[np.bool_]) -> Witness | None:
-    """Return the loudest row of the chosen prompts; None when no row speaks against the promise."""
-    seen = cell.seen
-    loudness = np.where(np.repeat(chosen, seen.counts), cell.clause.loudness(seen), -np.inf)
+def witness(clause: Clause, path: str, seen: Measured) -> Witness | None:
+    """Return the row that speaks loudest against a promise; None when none does."""
+    loudness = clause.loudness(seen)
     row = int(loudness.argmax()) if seen.rows else 0
     if not seen.rows or loudness[row] == -np.inf:
         return None
     prompt = int(np.searchsorted(seen.starts, row, side="right")) - 1
     first = max(int(seen.starts[prompt]), row - WITNESS_TOKENS + 1)
-    figures = {name: decimal_text(Decimal(repr(float(seen.columns[name][row])))) for name in MEASURES}
-    facts = {name: str(bool(seen.columns[name][row])).lower() for name in ("flip", "identical")}
     return Witness(
         prompt=seen.prompts[prompt],
-        path=cell.path.value,
+        path=path,
         position=int(seen.columns["position"][row]),
         tokens=tuple(int(token) for token in seen.columns["token"][first : row + 1]),
-        figures=figures | facts,
+        figures={
+            name: _text(column[row]) for name, column in seen.columns.items() if name not in ("position", "token")
+        },
     )
+
+
+def _text(value: np.generic) -> str:
+    if isinstance(value, np.bool_):
+        return str(bool(value)).lower()
+    return decimal_text(Decimal(repr(value.item())))
 
 
 def _checked(evidence: pa.Table) -> pa.Table:

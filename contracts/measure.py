@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import reduce
 from typing import Any
@@ -11,76 +11,143 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapline.contracts.engines.protocol import Batching, Engine, EngineIdentity, EngineSpec, Path, ProbeItem, Report
+from snapline.contracts.engines.protocol import (
+    Batching,
+    Engine,
+    EngineIdentity,
+    EngineSpec,
+    Path,
+    ProbeItem,
+    Report,
+    Sampled,
+    Sampling,
+)
 from snapline.contracts.errors import EngineFailedError, IncomparableError
-from snapline.contracts.evidence import MEASURES, SCHEMA, Pair
+from snapline.contracts.evidence import FACTS, MEASURES, SCHEMA, TOKENS, Pair
+from snapline.contracts.procedure import Comparison, Procedure
+from snapline.contracts.selfchecks import StartVariant, compare_with_itself
+from snapline.contracts.slices import sample
+from snapline.contracts.timings import PairedTiming, time_both
 
 Logits = Mapping[str, Any]
+Keep = Callable[[str, str, Logits], None]
+Scored = tuple[Sequence[ProbeItem], Logits, Logits]
 
 CHUNK_LOGITS = 1 << 26
 """How many logits one score may return at a time, about; it bounds memory whatever the vocabulary."""
 
 
+def keep_nothing(*_: object) -> None:
+    """Let logits go once they were compared."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Procedure:
-    """How to measure.
+class Around:
+    """What measuring works with beside two engines.
 
     Attributes:
-        paths: The serving engine's paths to measure, each once.
-        temperature: Divides both engines' logits.
-        chunk: How many prompts are scored at a time at most: it is the batch that `batched` means.
+        start_variant: Starts the serving engine with one thing changed.
+        report: Told how far it is.
+        keep: Given a side, a path and both engines' logits by prompt id as they come.
     """
 
-    paths: tuple[Path, ...]
-    temperature: float = 1.0
-    chunk: int = 32
+    start_variant: StartVariant
+    report: Report
+    keep: Keep = keep_nothing
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measurements:
+    """What two engines showed.
+
+    Attributes:
+        rows: The evidence, one row per measured position.
+        sampled: How many tokens the serving engine drew, by prompt id.
+        timings: Both engines' time over the same batches.
+        kernel: What computed the measures.
+    """
+
+    rows: pa.Table
+    sampled: Mapping[str, int]
+    timings: tuple[PairedTiming, ...]
+    kernel: str
 
 
 def measure(
-    reference: Engine,
-    serving: Engine,
+    engines: tuple[Engine, Engine],
     items: Sequence[ProbeItem],
     procedure: Procedure,
-    report: Report,
-) -> pa.Table:
-    """Return the evidence, one row per measured position, in the order of chunk, path, pair, item and position.
+    around: Around,
+) -> Measurements:
+    """Return what the procedure asks for.
 
-    Each path of the serving engine in a batch is compared with the reference and with itself alone. The reference is
-    compared with itself alone on the first chunk, which is the noise floor: a figure for orientation, not a verdict. A
-    prompt that an engine did not score, or a position with a
-    NaN, has no row: whoever judges sees it missing.
+    First the reference against the serving engine on every path, all prompts, chunk by chunk; then the serving engine
+    against itself on a sample; then both engines' time. The reference is held against itself on the first chunk, which
+    is the noise floor: a figure for orientation, not a verdict. A prompt that an engine did not score, or a position
+    with a NaN, has no row: whoever judges sees it missing.
+
+    Args:
+        engines: The reference and the serving engine.
 
     Raises:
         IncomparableError: The engines' vocabularies differ in size.
         EngineFailedError: An engine returned logits of another shape than the answer asks for.
     """
-    ours, theirs = reference.identity.vocabulary, serving.identity.vocabulary
+    ours, theirs = (engine.identity.vocabulary for engine in engines)
     if ours != theirs:
         raise IncomparableError(
             f"the reference's vocabulary has {ours} tokens, the serving engine's {theirs}",
             hint="Serve the very model that the reference runs.",
         )
     tables = [SCHEMA.empty_table()]
+    drawn: dict[str, int] = {}
     measured = 0
     with ThreadPoolExecutor(max_workers=1) as beside:
-        for chunk in _chunks(items, procedure.chunk, ours):
-            tables.extend(_measure_chunk((reference, serving), chunk, procedure, beside, first=measured == 0))
+        for chunk in chunks(items, procedure.chunk, ours):
+            run = _Chunk(engines, chunk, procedure, beside, around.keep)
+            tables.extend(run.against_reference(drawn, first=measured == 0))
             measured += len(chunk)
-            report(f"measured {measured} of {len(items)} prompts")
-    return pa.concat_tables(tables)
+            around.report(f"measured {measured} of {len(items)} prompts")
+    from snapline.contracts.kernels.choose import backend_on_cpu  # engines hand over their logits there
+
+    batches = chosen(items, procedure)
+    for comparison, found in compare_with_itself(engines[1], batches, procedure, around.start_variant):
+        tables.append(rows_of(comparison, found, procedure.temperature))
+        around.report(f"compared {comparison.key} on {len(found[0])} prompts")
+    timings = time_both(engines, items, procedure.timings, around.report)
+    return Measurements(pa.concat_tables(tables).combine_chunks(), drawn, timings, str(backend_on_cpu()))
+
+
+def chosen(items: Sequence[ProbeItem], procedure: Procedure) -> dict[str, list[list[ProbeItem]]]:
+    """Return the sampled items of each comparison of the serving engine with itself, by key, in batches."""
+    by_id = {item.id: item for item in items}
+    found = {}
+    for comparison in procedure.comparisons:
+        if comparison.pair is not Pair.SERVING:
+            wanted = [by_id[identifier] for identifier in sample(list(by_id), comparison.prompts)]
+            found[comparison.key] = [wanted[i : i + procedure.chunk] for i in range(0, len(wanted), procedure.chunk)]
+    return found
 
 
 def require_as_asked(spec: EngineSpec, identity: EngineIdentity, vocabulary: int) -> None:
     """Raise unless what started is what was asked for.
 
     Raises:
-        IncomparableError: The engine, dtype, device or vocabulary that runs is another one.
+        IncomparableError: The engine, dtype, device, vocabulary or a setting that runs is another one.
     """
     asked = {"engine": spec.engine, "dtype": spec.dtype, "device": spec.device, "vocabulary": vocabulary}
     if ":" not in spec.device:
         identity = dataclasses.replace(identity, device=identity.device.partition(":")[0])
+    running = {name: getattr(identity, name) for name in asked} | dict(identity.settings)
+    asked |= {
+        "prefix_caching": str(spec.prefix_caching).lower(),
+        "chunked_prefill": str(spec.chunked_prefill).lower(),
+        "execution": "compiled" if spec.cuda_graphs else "eager",
+        "tensor_parallel": str(spec.tensor_parallel),
+    }
+    asked |= {} if spec.threads is None else {"threads": str(spec.threads)}
     for name, value in asked.items():
-        found = getattr(identity, name)
+        found = running.get(name, value)
         if found != value:
             raise IncomparableError(
                 f"{spec.engine}: asked for {name} {value}, but {found} runs",
@@ -88,7 +155,7 @@ def require_as_asked(spec: EngineSpec, identity: EngineIdentity, vocabulary: int
             )
 
 
-def _chunks(items: Sequence[ProbeItem], most: int, vocabulary: int) -> Iterator[list[ProbeItem]]:
+def chunks(items: Sequence[ProbeItem], most: int, vocabulary: int) -> Iterator[list[ProbeItem]]:
     """Yield the items in order, in runs of at most `most` prompts and about `CHUNK_LOGITS` logits."""
     chunk: list[ProbeItem] = []
     positions = 0
@@ -102,37 +169,73 @@ def _chunks(items: Sequence[ProbeItem], most: int, vocabulary: int) -> Iterator[
         yield chunk
 
 
-def _measure_chunk(
-    engines: tuple[Engine, Engine],
-    chunk: Sequence[ProbeItem],
-    procedure: Procedure,
-    beside: Executor,
-    *,
-    first: bool,
-) -> Iterator[pa.Table]:
-    """Yield one table per pair and path. The reference works beside the serving engine, each in its own process."""
-    reference, serving = engines
+class _Chunk:
+    """Some prompts, run on both engines; the reference works beside the serving engine, each in its own process."""
 
-    def scored(engine: Engine, path: Path, batching: Batching) -> Logits:
-        return _checked(chunk, engine.score(chunk, path, batching), engine.identity)
+    def __init__(
+        self,
+        engines: tuple[Engine, Engine],
+        items: Sequence[ProbeItem],
+        procedure: Procedure,
+        beside: Executor,
+        keep: Keep,
+    ) -> None:
+        self._reference, self._serving = engines
+        self._items, self._procedure, self._beside, self._keep = items, procedure, beside, keep
 
-    def compared(left: Logits, right: Logits, path: Path, pair: Pair) -> pa.Table:
-        measured = [item for item in chunk if item.id in left and item.id in right]
-        rows = [_rows(item, left[item.id], right[item.id], procedure.temperature) for item in measured]
-        return pa.concat_tables([SCHEMA.empty_table(), *(_labelled(table, path, pair) for table in rows)])
+    def against_reference(self, drawn: dict[str, int], *, first: bool) -> Iterator[pa.Table]:
+        """Yield one table per path, and the noise floor of the first chunk; `drawn` gets the lengths of answers."""
+        paths = [c.path for c in self._procedure.comparisons if c.pair is Pair.SERVING]
+        given = [path for path in paths if path is not Path.DECODE_SAMPLED]
+        ways = ((Batching.BATCHED, bool(given) or first), (Batching.ALONE, first))
+        ours = {
+            batching: self._beside.submit(scored, self._reference, self._items, Path.PREFILL, batching)
+            for batching, wanted in ways
+            if wanted
+        }
+        for path in given:
+            served = scored(self._serving, self._items, path, Batching.BATCHED)
+            yield self._table(path, (self._items, ours[Batching.BATCHED].result(), served))
+            self._keep("serving", path.value, served)
+        if given:
+            self._keep("reference", Path.PREFILL.value, ours[Batching.BATCHED].result())
+        if Path.DECODE_SAMPLED in paths:
+            yield self._drawn(drawn)
+        if first:
+            floor = Comparison(Pair.NOISE_FLOOR, Path.PREFILL, len(self._items))
+            sides = (ours[Batching.ALONE].result(), ours[Batching.BATCHED].result())
+            yield rows_of(floor, (self._items, *sides), self._procedure.temperature)
 
-    expected = beside.submit(scored, reference, Path.PREFILL, Batching.BATCHED)
-    alone = beside.submit(scored, reference, Path.PREFILL, Batching.ALONE) if first else None
-    for path in procedure.paths:
-        batched = scored(serving, path, Batching.BATCHED)
-        yield compared(expected.result(), batched, path, Pair.SERVING)
-        yield compared(scored(serving, path, Batching.ALONE), batched, path, Pair.BATCHING)
-    if alone is not None:
-        yield compared(alone.result(), expected.result(), Path.PREFILL, Pair.NOISE_FLOOR)
+    def _drawn(self, drawn: dict[str, int]) -> pa.Table:
+        """Let the serving engine answer, and the reference score the very tokens it drew."""
+        sampling = Sampling(self._procedure.horizon, self._procedure.temperature)
+        answers: Mapping[str, Sampled] = self._serving.sample(self._items, sampling, Batching.BATCHED)
+        items = [
+            dataclasses.replace(item, answer=answers[item.id].tokens) for item in self._items if item.id in answers
+        ]
+        drawn.update((item.id, len(item.answer)) for item in items)
+        served = checked(items, {item.id: answers[item.id].logits for item in items}, self._serving.identity)
+        again = self._beside.submit(scored, self._reference, items, Path.PREFILL, Batching.BATCHED).result()
+        self._keep("serving", Path.DECODE_SAMPLED.value, served)
+        self._keep("reference", Path.DECODE_SAMPLED.value, again)
+        return self._table(Path.DECODE_SAMPLED, (items, again, served))
+
+    def _table(self, path: Path, found: Scored) -> pa.Table:
+        return rows_of(Comparison(Pair.SERVING, path, len(self._items)), found, self._procedure.temperature)
 
 
-def _checked(chunk: Sequence[ProbeItem], logits: Logits, identity: EngineIdentity) -> Logits:
-    for item in chunk:
+def scored(engine: Engine, items: Sequence[ProbeItem], path: Path, batching: Batching) -> Logits:
+    """Return an engine's logits of the items' answers, once their shapes were looked at."""
+    return checked(items, engine.score(items, path, batching), engine.identity)
+
+
+def checked(items: Sequence[ProbeItem], logits: Logits, identity: EngineIdentity) -> Logits:
+    """Return the logits, if each has the shape its answer asks for.
+
+    Raises:
+        EngineFailedError: One has another.
+    """
+    for item in items:
         expected = (len(item.answer), identity.vocabulary)
         found = tuple(logits[item.id].shape) if item.id in logits else expected
         if found != expected:
@@ -143,12 +246,20 @@ def _checked(chunk: Sequence[ProbeItem], logits: Logits, identity: EngineIdentit
     return logits
 
 
+def rows_of(comparison: Comparison, found: Scored, temperature: float) -> pa.Table:
+    """Return the evidence of a comparison: one row for each position that both programs scored."""
+    items, left, right = found
+    both = [item for item in items if item.id in left and item.id in right]
+    rows = [_rows(item, left[item.id], right[item.id], temperature) for item in both]
+    return pa.concat_tables([SCHEMA.empty_table(), *(_labelled(table, comparison) for table in rows)])
+
+
 def _rows(item: ProbeItem, left: Any, right: Any, temperature: float) -> pa.Table:
     """Return the measures of one prompt, positions with a NaN left out."""
-    from snapline.contracts.kernels.reference import divergence
+    from snapline.contracts.kernels.choose import divergence
 
     found = divergence(left, right, item.answer, temperature)
-    columns = {name: pa.array(getattr(found, name).numpy()) for name in (*MEASURES, "flip", "identical")}
+    columns = {name: pa.array(getattr(found, name).numpy()) for name in (*MEASURES, *TOKENS, *FACTS)}
     count = len(item.answer)
     columns |= {
         "prompt": pa.array([item.id] * count, pa.string()),
@@ -159,7 +270,8 @@ def _rows(item: ProbeItem, left: Any, right: Any, temperature: float) -> pa.Tabl
     return pa.table(columns).filter(pc.invert(missing))
 
 
-def _labelled(table: pa.Table, path: Path, pair: Pair) -> pa.Table:
-    labels = {"path": pa.repeat(path.value, len(table)), "pair": pa.repeat(pair.value, len(table))}
-    columns = {**dict(zip(table.column_names, table.columns, strict=True)), **labels}
+def _labelled(table: pa.Table, comparison: Comparison) -> pa.Table:
+    labels = {"path": comparison.path.value, "pair": comparison.pair.value}
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    columns |= {name: pa.repeat(value, len(table)) for name, value in labels.items()}
     return pa.table({name: columns[name] for name in SCHEMA.names}).cast(SCHEMA)

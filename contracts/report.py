@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 
-from snapline.contracts.verdict import Finding, Verdict, Witness
+from snapline.contracts.certificate import Certificate
+from snapline.contracts.verdict import TIMED, Finding, Verdict, Witness
 from snapline.lineage.digest import short
 from snapline.lineage.snapshot import Snapshot
 
@@ -32,6 +33,7 @@ class Measurement:
         prompts: How many prompts the probe set has.
         confidence: The family-wise confidence, as a decimal string.
         noise_floor: Figures of the reference against itself, by name, as decimal strings.
+        remarks: What was found beside the verdict and promises nothing: diagnostics, and the worst slices searched.
     """
 
     verdict: Verdict
@@ -49,6 +51,7 @@ class Measurement:
     confidence: str
     findings: tuple[Finding, ...]
     noise_floor: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +222,31 @@ def certificate_facts(measured: Measurement) -> list[tuple[str, str]]:
         ("Serving ran", measured.serving),
         ("Probe set", f"{measured.probes}, {measured.prompts} prompts, {measured.probes_digest}"),
         ("Confidence", f"{measured.confidence}, over all findings together"),
+        *measured.remarks,
     ]
+
+
+def remarks_of(certificate: Certificate) -> tuple[tuple[str, str], ...]:
+    """Return a certificate's diagnostics and worst slices, as name and value."""
+    diagnostics = [
+        (f"Diagnostics, {path}", ", ".join(f"{name} {figure}" for name, figure in figures.items()) + "; no confidence")
+        for path, figures in certificate.diagnostics.items()
+    ]
+    worst = [
+        (
+            f"Worst slice, {one.clause}, {one.path}",
+            f"{one.slice or 'none'} of {one.candidates}: between {one.lower} and {one.upper} on {one.prompts} prompts",
+        )
+        for one in certificate.searched
+    ]
+    return (*diagnostics, *worst)
 
 
 def how_measured(found: Finding) -> str:
     """Return how many prompts a finding rests on, how many gave no measurement, the level of each side, the method."""
     missing = f", {found.missing} missing" if found.missing else ""
-    return f"{found.prompts} prompts{missing}; {found.method} at level {found.level}"
+    what = "runs" if found.path == TIMED else "prompts"
+    return f"{found.prompts} {what}{missing}; {found.method} at level {found.level}"
 
 
 def _finding_row(found: Finding) -> list[str]:

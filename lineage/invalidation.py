@@ -61,6 +61,8 @@ class Change(StrEnum):
     NEVER_CERTIFIED = "never certified"
     UNDECIDED = "evidence was too little"
     REFUTED = "contract was refuted"
+    ROLLOUT_BLOCKED = "a rollout was blocked"
+    REMEASURE_ASKED = "a rollout asks to measure again"
 
 
 class Remedy(StrEnum):
@@ -132,6 +134,9 @@ _MATRIX = {
     Change.NEVER_CERTIFIED: Effect(ModelState.FRESH, Remedy.RECOMPUTE, Why.UNKNOWN),
     Change.UNDECIDED: Effect(ModelState.FRESH, Remedy.KEEP, Why.UNKNOWN),
     Change.REFUTED: Effect(ModelState.FRESH, Remedy.KEEP, Why.NO),
+    # What serving showed speaks against the target, not the model, and no measuring offline takes it back.
+    Change.ROLLOUT_BLOCKED: Effect(ModelState.FRESH, Remedy.BY_HAND, Why.NO),
+    Change.REMEASURE_ASKED: Effect(ModelState.FRESH, Remedy.RECOMPUTE, None),
 }
 
 

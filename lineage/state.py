@@ -19,21 +19,54 @@ from snapline.lineage.events import (
     ContractBound,
     Erased,
     ErasureClosed,
+    Escalated,
     Initialized,
     LeakageChecked,
     LineageEvent,
     Linked,
     ModelRegistered,
+    Observed,
     Promoted,
     Recorded,
     Retired,
     SnapshotTaken,
     SourceCompared,
+    StageEntered,
     ViewDefined,
 )
 from snapline.lineage.model import ModelVersion, Reference, VersionKey
 from snapline.lineage.snapshot import Snapshot
 from snapline.lineage.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One rollout as it stands.
+
+    Attributes:
+        entered: Every stage it entered since it was last started, oldest first; the last has stage None once aborted.
+        looks: Logs that were read in the present stage, oldest first.
+        escalations: Everything a violation set off since the start.
+    """
+
+    entered: tuple[StageEntered, ...]
+    looks: tuple[Observed, ...] = ()
+    escalations: tuple[Escalated, ...] = ()
+
+    @property
+    def now(self) -> StageEntered:
+        """Where it is."""
+        return self.entered[-1]
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a violation shut the version's gate."""
+        return any(escalation.blocks for escalation in self.escalations)
+
+    @property
+    def reference_slices(self) -> frozenset[str]:
+        """Slices whose traffic goes to the reference."""
+        return frozenset(name for escalation in self.escalations for name in escalation.reference_slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +85,7 @@ class State:
         leakage: The newest leakage check of each version under each name of rules.
         erasures: Every erasure request by id; `closed` has the closing of those that are done.
         retired: Versions that must not be served again.
+        rollouts: Every rollout by name.
     """
 
     algorithm: BulkAlgorithm = BulkAlgorithm.BLAKE3
@@ -69,6 +103,7 @@ class State:
     erasures: Map[str, Erased] = field(default_factory=Map)
     closed: Map[str, ErasureClosed] = field(default_factory=Map)
     retired: Map[VersionKey, Retired] = field(default_factory=Map)
+    rollouts: Map[str, Rollout] = field(default_factory=Map)
 
     def resolve(self, reference: Reference) -> ModelVersion:
         """Return the version a reference names; a bare name means the newest version.
@@ -164,6 +199,22 @@ def apply(state: State, event: LineageEvent) -> State:  # noqa: PLR0911, PLR0912
             return replace(state, closed=state.closed.set(event.erasure, event))
         case Retired():
             return replace(state, retired=state.retired.set(event.model, event))
+        case StageEntered() | Observed() | Escalated():
+            return replace(state, rollouts=state.rollouts.set(event.rollout, _rolled(state, event)))
+
+
+def _rolled(state: State, event: StageEntered | Observed | Escalated) -> Rollout:
+    known = state.rollouts.get(event.rollout)
+    if isinstance(event, StageEntered):
+        # A rollout that ended starts over under its name; one that goes on keeps what happened in it.
+        if known is None or known.now.stage is None:
+            return Rollout((event,))
+        return replace(known, entered=(*known.entered, event), looks=())
+    if known is None:
+        raise ValueError(f"the ledger has no rollout {event.rollout!r} before what happened in it")
+    if isinstance(event, Observed):
+        return replace(known, looks=(*known.looks, event))
+    return replace(known, escalations=(*known.escalations, event))
 
 
 def _amended(state: State, key: VersionKey, update: dict[str, Any]) -> State:

@@ -19,6 +19,8 @@ class GreedyFlipRate(RootModel[Share], MeanClause):
     model_config = ConfigDict(frozen=True)
     name: ClassVar[str] = "greedy_flip_rate"
     pair: ClassVar[Pair] = Pair.SERVING
+    reads: ClassVar[frozenset[str]] = frozenset({"flip"})
+    gives_up: ClassVar[str] = "anything about what follows a flip: one flipped token may change all after it"
 
     @property
     def allowed(self) -> Decimal:

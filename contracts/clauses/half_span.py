@@ -22,6 +22,8 @@ class HalfSpan(Value, RateClause):
 
     name: ClassVar[str] = "half_span"
     pair: ClassVar[Pair] = Pair.SERVING
+    reads: ClassVar[frozenset[str]] = frozenset({"half_span"})
+    gives_up: ClassVar[str] = "anything about the worst prompt: a share of prompts may exceed the limit by any amount"
 
     quantile: Level
     limit: Limit

@@ -22,6 +22,8 @@ class TvToken(RootModel[Share], MeanClause):
     model_config = ConfigDict(frozen=True)
     name: ClassVar[str] = "tv_token"
     pair: ClassVar[Pair] = Pair.SERVING
+    reads: ClassVar[frozenset[str]] = frozenset({"tv"})
+    gives_up: ClassVar[str] = "anything about whole answers, which drift further with every token: see tv_answer"
 
     @property
     def allowed(self) -> Decimal:

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, Self
 from snapline.contracts.engines import worker
 from snapline.contracts.engines.protocol import (
     Batching,
+    Cache,
     EngineIdentity,
     EngineSpec,
     Generation,
@@ -27,6 +28,9 @@ from snapline.contracts.engines.protocol import (
     ProbeItem,
     Prompt,
     Report,
+    Sampled,
+    Sampling,
+    Timing,
     TokenLists,
     module_name,
 )
@@ -36,6 +40,7 @@ from snapline.lineage.errors import DefinitionError, SnaplineError
 if TYPE_CHECKING:
     import torch
 
+CLOSE_SECONDS = 30.0
 LOG_TAIL_LINES = 12
 _ERRORS: dict[str, type[SnaplineError]] = {
     error.__name__: error for error in (DefinitionError, EngineUnavailableError, EngineFailedError)
@@ -51,7 +56,8 @@ class WorkerEngine:
         workdir: A folder for the log and for logits on their way here; made when missing.
         timeout_seconds: How long the worker may be silent before it is killed.
         report: Told what the worker is doing.
-        environment: The worker's environment; it adds to and overrides what the engine asks for.
+        environment: The worker's environment; it adds to and overrides what the engine asks for, and the
+            specification's thread count overrides both.
 
     Raises:
         EngineUnavailableError: The interpreter, the engine's libraries or its device are not there.
@@ -70,7 +76,7 @@ class WorkerEngine:
     ) -> None:
         self._spec, self._report, self._timeout = spec, report, timeout_seconds
         workdir.mkdir(parents=True, exist_ok=True)
-        self._workdir = workdir
+        self._workdir, self._idle = workdir, False
         self._log = workdir / f"{spec.engine}.log"
         self._process = self._start(environment)
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -78,6 +84,7 @@ class WorkerEngine:
         try:
             identity = self._ask({"do": "load", "spec": dataclasses.asdict(spec), "model": str(model.absolute())})
             self._identity = EngineIdentity(**identity)
+            self._idle = True
         except BaseException:
             self.close()
             raise
@@ -87,24 +94,38 @@ class WorkerEngine:
         """What really runs, as the engine reported it after start."""
         return self._identity
 
-    def score(self, items: Sequence[ProbeItem], path: Path, batching: Batching) -> Mapping[str, torch.Tensor]:
+    def score(
+        self, items: Sequence[ProbeItem], path: Path, batching: Batching, cache: Cache = Cache.COLD
+    ) -> Mapping[str, torch.Tensor]:
         """Return raw logits by prompt id; see `Engine.score`. They are mapped from a file, not held in memory."""
+        request = {"do": "score", "items": _plain(items), "path": path, "batching": batching, "cache": cache}
+        scored, logits = self._ask_for_logits(request)
+        return dict(zip(scored, logits, strict=True))
+
+    def sample(
+        self, items: Sequence[ProbeItem], sampling: Sampling, batching: Batching, cache: Cache = Cache.COLD
+    ) -> Mapping[str, Sampled]:
+        """Return the answers the engine draws; see `Engine.sample`. Their logits are mapped from a file."""
+        asked = {"sampling": dataclasses.asdict(sampling), "batching": batching, "cache": cache}
+        sampled, logits = self._ask_for_logits({"do": "sample", "items": _plain(items), **asked})
+        return {id: Sampled(tuple(tokens), rows) for (id, tokens), rows in zip(sampled, logits, strict=True)}
+
+    def timed(self, items: Sequence[ProbeItem], max_tokens: int, batching: Batching) -> Sequence[Timing]:
+        """Return how long greedy answers took inside the worker; see `Engine.timed`."""
+        request = {"do": "timed", "items": _plain(items), "max_tokens": max_tokens, "batching": batching}
+        return [Timing(**{**timing, "prompts": tuple(timing["prompts"])}) for timing in self._ask(request)]
+
+    def _ask_for_logits(self, request: Mapping[str, Any]) -> tuple[Sequence[Any], list[torch.Tensor]]:
+        """Return the worker's answer, a list, and one tensor for each of its entries."""
         from safetensors.torch import load_file
 
         file = self._workdir / f"{self._process.pid}.safetensors"
-        request = {
-            "do": "score",
-            "items": [(item.id, item.prompt, item.answer) for item in items],
-            "path": path,
-            "batching": batching,
-            "file": str(file),
-        }
         try:
-            scored = self._ask(request)
+            found = self._ask({**request, "file": str(file)})
             logits = load_file(file)
         finally:
             file.unlink(missing_ok=True)
-        return {id: logits[str(place)] for place, id in enumerate(scored)}
+        return found, [logits[str(place)] for place in range(len(found))]
 
     def tokenize(self, prompts: Sequence[Prompt], answers: Sequence[str]) -> tuple[TokenLists, TokenLists]:
         """Return the token ids of prompts and answers; see `LocalEngine.tokenize`."""
@@ -119,7 +140,15 @@ class WorkerEngine:
         return Generation(tokens=tuple(found["tokens"]), text=found["text"], first=first)
 
     def close(self) -> None:
-        """End the worker and everything it started; calling it twice is fine."""
+        """End the worker and everything it started; calling it twice is fine.
+
+        An engine of several processes shares memory between them that outlives them: an idle one may free it first.
+        """
+        if self._idle and self._spec.tensor_parallel > 1:
+            self._idle, self._timeout = False, CLOSE_SECONDS
+            with contextlib.suppress(EngineFailedError):
+                self._ask({"do": "close"})
+        self._idle = False
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -138,6 +167,7 @@ class WorkerEngine:
 
     def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[str]:
         interpreter = self._spec.interpreter or sys.executable
+        threads = {"OMP_NUM_THREADS": str(self._spec.threads)} if self._spec.threads else {}
         try:
             module = importlib.import_module(module_name(self._spec.engine))
         except ImportError as error:
@@ -153,7 +183,7 @@ class WorkerEngine:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     text=True,
-                    env={**module.ENVIRONMENT, **environment},
+                    env={**module.ENVIRONMENT, **environment, **threads},
                     start_new_session=True,
                 )
         except OSError as error:
@@ -171,21 +201,21 @@ class WorkerEngine:
         self._lines.put("")
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
+        """Return the worker's answer; until it came, or if the wait was interrupted, the worker is not idle."""
+        idle, self._idle = self._idle, False
         stream: IO[str] = self._process.stdin  # type: ignore[assignment]
         try:
             stream.write(json.dumps(request) + "\n")
             stream.flush()
         except (BrokenPipeError, ValueError):
             self._fail(f"was asked to {request['do']} after it ended")
-        while True:
-            answer = self._next_answer(request["do"])
-            if "progress" in answer:
-                self._report(answer["progress"])
-            elif "error" in answer:
-                error = _ERRORS.get(answer["error"], EngineFailedError)
-                raise error(f"{self._spec.engine}: {answer['message']}", hint=answer["hint"] or f"Read {self._log}.")
-            else:
-                return answer["ok"]
+        while "progress" in (answer := self._next_answer(request["do"])):
+            self._report(answer["progress"])
+        self._idle = idle
+        if "error" in answer:
+            error = _ERRORS.get(answer["error"], EngineFailedError)
+            raise error(f"{self._spec.engine}: {answer['message']}", hint=answer["hint"] or f"Read {self._log}.")
+        return answer["ok"]
 
     def _next_answer(self, doing: str) -> dict[str, Any]:
         try:
@@ -210,3 +240,7 @@ class WorkerEngine:
             f"the {self._spec.engine} worker {what} (exit status {status}); its log ends:\n{tail or '(empty)'}",
             hint=f"Read {self._log}; raise the time limit if it was only slow.",
         )
+
+
+def _plain(items: Sequence[ProbeItem]) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    return [(item.id, item.prompt, item.answer) for item in items]

@@ -25,14 +25,16 @@ TokenLists: TypeAlias = list[tuple[int, ...]]
 
 
 class Path(StrEnum):
-    """The kernels a score exercises.
+    """The kernels a measurement exercises.
 
     `prefill` scores the answer inside one pass over prompt and answer. `decode-forced` prefills the prompt, then
     decodes while the given answer's tokens are forced, so that the decode kernels are the ones measured.
+    `decode-sampled` decodes too, but the tokens are those the engine itself drew.
     """
 
     PREFILL = "prefill"
     DECODE_FORCED = "decode-forced"
+    DECODE_SAMPLED = "decode-sampled"
 
 
 class Batching(StrEnum):
@@ -40,6 +42,13 @@ class Batching(StrEnum):
 
     ALONE = "alone"
     BATCHED = "batched"
+
+
+class Cache(StrEnum):
+    """Whether the keys and values of a prompt's prefix are computed (cold) or found from an earlier request (warm)."""
+
+    COLD = "cold"
+    WARM = "warm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,11 @@ class EngineSpec:
     Attributes:
         engine: A module of `snapline.contracts.engines`, or the dotted name of any other module that is an engine.
         context_tokens: The longest prompt and answer together; a longer item is not scored.
+        prefix_caching: Whether prefixes are kept between requests; without it nothing can be measured warm.
+        chunked_prefill: Whether a long prompt is computed in pieces, beside others' decoding.
+        cuda_graphs: Whether the model is compiled and captured; otherwise it runs eagerly.
+        threads: CPU threads; None leaves them to the environment.
+        tensor_parallel: How many devices share each layer.
     """
 
     engine: str
@@ -69,6 +83,11 @@ class EngineSpec:
     kv_cache_dtype: str | None = None
     interpreter: str | None = None
     context_tokens: int = 4096
+    prefix_caching: bool = False
+    chunked_prefill: bool = False
+    cuda_graphs: bool = False
+    threads: int | None = None
+    tensor_parallel: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +136,49 @@ class Generation:
     first: tuple[tuple[int, str, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How an engine draws its own answers.
+
+    Attributes:
+        temperature: Logits are divided by it before the softmax that is drawn from; more than 0. Nothing is truncated.
+        seed: Mixed with a prompt's id: each prompt has draws of its own, whatever batch it is in.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """An answer an engine drew; it ends with the end-of-text token or at `max_tokens`.
+
+    Attributes:
+        logits: Shape (len(tokens), vocabulary): the raw logits each token was drawn from, before the temperature.
+    """
+
+    tokens: tuple[int, ...]
+    logits: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One batch of greedy answers, nothing captured.
+
+    Attributes:
+        prompts: Ids, in the order given.
+        tokens: How many were generated in all.
+        seconds: Wall clock from request to last token.
+        peak_bytes: The process's peak resident memory so far on CPU; on a GPU the peak allocated in this batch.
+    """
+
+    prompts: tuple[str, ...]
+    tokens: int
+    seconds: float
+    peak_bytes: int
+
+
 class Engine(Protocol):
     """A started engine with one model loaded."""
 
@@ -124,14 +186,38 @@ class Engine(Protocol):
     def identity(self) -> EngineIdentity:
         """What really runs."""
 
-    def score(self, items: Sequence[ProbeItem], path: Path, batching: Batching) -> Mapping[str, torch.Tensor]:
+    def score(
+        self, items: Sequence[ProbeItem], path: Path, batching: Batching, cache: Cache = Cache.COLD
+    ) -> Mapping[str, torch.Tensor]:
         """Return raw logits by prompt id, each of shape (len(answer), vocabulary), in the engine's own dtype.
 
         Row `i` scores `answer[i]` given the prompt and `answer[:i]`. A prompt the engine could not score is absent.
+        `decode-sampled` gives no tokens, so it cannot be scored: see `sample`.
 
         Raises:
-            DefinitionError: An item is empty, repeated, or holds a token outside the vocabulary.
+            DefinitionError: An item is empty, repeated, or holds a token outside the vocabulary; the path is not one
+                that scores; warm is asked of an engine without prefix caching, or of a path that never reads the cache.
             EngineFailedError: The engine could not go on.
+        """
+
+    def sample(
+        self, items: Sequence[ProbeItem], sampling: Sampling, batching: Batching, cache: Cache = Cache.COLD
+    ) -> Mapping[str, Sampled]:
+        """Return the answers the engine draws to the items' prompts, by prompt id; their given answers are ignored.
+
+        A prompt that leaves no room for `max_tokens` more is absent.
+
+        Raises:
+            DefinitionError, EngineFailedError: As for `score`.
+        """
+
+    def timed(self, items: Sequence[ProbeItem], max_tokens: int, batching: Batching) -> Sequence[Timing]:
+        """Generate exactly `max_tokens` greedy tokens for every prompt, nothing captured, and say how long it took.
+
+        One timing for each batch; alone, one for each prompt. The first batch is run once before it is timed.
+
+        Raises:
+            DefinitionError, EngineFailedError: As for `score`.
         """
 
     def close(self) -> None:

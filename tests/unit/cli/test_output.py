@@ -21,7 +21,8 @@ from snapline.lineage.errors import (
     TrainerError,
 )
 
-LEFT_ALONE = ("snapline.contracts.engines.vllm",)  # runs inside a worker that has vLLM, and nowhere else
+# They run where vLLM or Triton is, and nowhere else.
+LEFT_ALONE = ("snapline.contracts.engines.vllm", "snapline.contracts.kernels.triton_kernel")
 
 
 def every_error() -> list[type[SnaplineError]]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from snapline.contracts.contract import KernelContract
-from snapline.contracts.evidence import MEASURES, SCHEMA
+from snapline.contracts.evidence import MEASURES, SCHEMA, TOKENS
 from snapline.lineage.documents import parse
 
 CONTRACT = """\
@@ -73,9 +73,23 @@ def evidence() -> Callable[..., pa.Table]:
         for prompt, said in prompts.items():
             for position in range(length):
                 row: Row = {"prompt": prompt, "path": path, "pair": pair, "position": position, "token": 7 + position}
-                row |= dict.fromkeys(MEASURES, 0.0) | {"margin": 1.0, "flip": False, "identical": True}
+                row |= dict.fromkeys(MEASURES, 0.0) | dict.fromkeys(TOKENS, 7 + position)
+                row |= {"margin": 1.0, "flip": False, "identical": True}
                 row |= {name: value[position] if isinstance(value, list) else value for name, value in said.items()}
                 rows.append(row)
         return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def prompts() -> Callable[..., pa.Table]:
+    """Return the prompts a judge is given: ids with the lengths of their answers, and any other columns."""
+
+    def make(lengths: dict[str, int], **columns: list[Any]) -> pa.Table:
+        tokens = list(lengths.values())
+        known = {"id": pa.array(list(lengths), pa.string()), "prompt_tokens": pa.array([5] * len(tokens), pa.int64())}
+        known |= {name: pa.array(tokens, pa.int64()) for name in ("answer_tokens", "sampled_tokens")}
+        return pa.table(known | columns)
 
     return make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from workbench import ANSWER, CONTRACT, TARGET, VOCABULARY, Home, NoEngines, Rep
 from snapline.contracts.errors import EngineFailedError, EngineUnavailableError, IncomparableError
 from snapline.contracts.verdict import Verdict
 from snapline.lineage.errors import ConflictError, DefinitionError, IntegrityError, NotFoundError
+from snapline.lineage.events import Escalated, StageEntered
 
 REFERENCE = reference_logits()
 
@@ -138,6 +140,16 @@ def test_another_contract_is_judged_on_the_same_evidence_without_an_engine(home,
 def test_measuring_again_until_it_says_yes_is_not_possible(home, model):
     assert home.certify(model, Replayed(serving={})).certificate.verdict is Verdict.UNDECIDED
     assert home.certify(model, NoEngines()).certificate.verdict is Verdict.UNDECIDED
+
+
+def test_a_measurement_that_a_violation_asked_for_is_made_though_evidence_is_there(home, model):
+    home.certify(model, Replayed())
+    at, rollout = home.state.attestations[model.key][-1].at + timedelta(hours=1), {"rollout": "spring"}
+    entered = StageEntered(at=at, model=model.key, target="production", contract="tiny", stage="canary", **rollout)
+    violated = {"clause": "tv_answer", "slice": "all", "verdict": "REFUTED"}
+    asked = Escalated(at=at, acts=("remeasure",), until=at + timedelta(hours=1), **violated, **rollout)
+    home.ledger.commit(lambda _state: [entered, asked])
+    assert home.certify(model, Replayed()).measured
 
 
 def other_probes(home: Home) -> dict:

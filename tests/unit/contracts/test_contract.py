@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import pytest
 from pydantic import ValidationError
+from whole_contract import WHOLE, replaced, whole
 
 from snapline.contracts.contract import KernelContract
 from snapline.contracts.engines.protocol import Path
@@ -88,23 +89,51 @@ def test_a_misspelt_clause_is_refused_with_its_line(contract_text):
     assert message == "contract.yaml:12: statistical.tv_tokn: no such field; did you mean 'tv_token'?"
 
 
+def test_the_whole_document_is_read():
+    found = whole()
+    written = [line.split(":")[0].strip() for line in WHOLE.splitlines() if line.startswith("  ") and "- {" not in line]
+    assert [clause.name for clause in found.clauses] == written
+    assert len({clause.name for clause in found.clauses}) == 23
+    assert found.horizon == 256
+    assert found.stages is not None
+    assert [stage.value for stage in found.stages.order] == ["offline", "shadow", "canary", "full"]
+
+
+def test_a_cell_for_every_slice_and_path_a_clause_is_held_on():
+    cells = [(cell.clause.name, cell.slice.name, cell.path) for cell in whole().cells]
+    assert len(set(cells)) == len(cells)
+    assert [cell for cell in cells if cell[0] == "tv_answer"] == [
+        ("tv_answer", "all", "decode-sampled"),
+        ("tv_answer", "long-context", "decode-sampled"),
+    ]
+    assert [cell for cell in cells if cell[0] == "order"] == [
+        ("order", "sample", "prefill"),
+        ("order", "sample", "decode-forced"),
+    ]
+    assert [cell[1:] for cell in cells if cell[0] == "latency_ratio"] == [("sample", "generation")]
+
+
+def test_a_search_pays_for_one_cell_of_each_clause_and_path_it_is_made_for():
+    searched, cells = whole().searched, whole().cells
+    assert {clause.name for clause, _ in searched} == {c.name for c in whole().clauses if c.sampled is None}
+    assert whole().level * 2 * (len(cells) + len(searched)) <= Decimal("0.05")
+    without = whole(("search: {columns: [language, source], min_prompts: 30}\n", ""))
+    assert without.searched == ()
+    assert without.level > whole().level
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("tv_token:", "tv_answer: {horizon: 9, limit: 1}, tv_token:", ":12: statistical.tv_answer: not yet supported"),
-        ("tv_token:", "reward_drift: {}, tv_token:", ":12: statistical.reward_drift: not yet supported"),
-        ("{batch", "{prefix_cache: bitwise, batch", ":13: runtime.prefix_cache: not yet supported"),
-        ("{batch", "{repeat: 3, batch", ":13: runtime.repeat: not yet supported"),
-        ("{batch", "{throughput_ratio: {at_least: 1}, batch", ":13: runtime.throughput_ratio: not yet supported"),
-        ("paths:", "observability: {max_age: 30d}\npaths:", ":8: observability: not yet supported"),
-        ("paths:", "escalation: []\npaths:", ":8: escalation: not yet supported"),
-        ("paths:", "stages: {offline: {}}\npaths:", ":8: stages: not yet supported"),
-        ("[prefill]", "[prefill, decode-sampled]", ":8: paths.1: decode-sampled is not yet supported"),
-        ("min_prompts: 100", "unit: position, min_prompts: 9", ":10: slices.0.unit: position is not yet supported"),
+        ("paths: [prefill, decode-forced, decode-sampled]", "paths: [prefill]", "cannot be held on prefill"),
+        ("diagnostics: [kl,", "diagnostics: [klm,", ":41: diagnostics: expected names out of kl, reverse_kl"),
+        ('full: {monitor: "0.001"}', 'full: {traffic: "0.5"}', ":46: stages: full takes no share of traffic"),
+        ("do: [hold, remeasure]", "do: [hold, pray]", ":45: escalation.1.do.1"),
+        ("max_age: 30d", "max_age: a while", ":42: observability.max_age: expected a duration"),
     ],
 )
-def test_a_word_without_a_clause_behind_it_is_refused_by_name(contract_text, old, new, said):
-    assert refusal(contract_text.replace(old, new)) == f"contract.yaml{said}"
+def test_what_the_whole_document_may_not_say(old, new, said):
+    assert said in refusal(replaced((old, new)))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +208,3 @@ def test_without_a_version_range_any_version_may_serve(contract):
         assert not serving.objections(
             engine="vllm", version=version, dtype="bfloat16", quantization=None, kv_cache_dtype=None
         )
-
-
-def test_editors_can_have_a_json_schema():
-    assert set(KernelContract.model_json_schema()["required"]) >= {"name", "probes", "serving", "confidence"}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from decimal import Decimal
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapline.contracts.evidence import MEASURES, SCHEMA
+from snapline.contracts.evidence import MEASURES, SCHEMA, TOKENS
 from snapline.contracts.judge import judge, noise_floor
 from snapline.contracts.verdict import Verdict, combine
 from snapline.lineage.errors import IntegrityError
@@ -18,34 +17,33 @@ HALF_SPAN = 'numerical: {half_span: {quantile: "0.90", limit: "2.0"}}'
 BAD = {"half_span": [0.0, 9.0, 1.0], "margin": [0.3, 0.2, 0.1]}
 NAMES = [f"p{n:03}" for n in range(150)]
 FULL = dict.fromkeys(NAMES, 3)
+EARLY = [number < 60 for number in range(150)]
 
 
 @pytest.fixture(scope="session")
-def verdict(only, evidence):
+def verdict(only, evidence, prompts):
     """Return the one finding of the half span clause, on evidence given by prompt."""
 
-    def make(rows, members=None, expected=None, line=HALF_SPAN):
-        members = list(rows) if members is None else members
-        expected = dict.fromkeys([*rows, *members], 3) if expected is None else expected
-        (finding,) = judge(only(line), {"all": members}, expected, evidence(rows))
+    def make(rows, expected=None, line=HALF_SPAN):
+        (finding,) = judge(only(line), prompts(expected or dict.fromkeys(rows, 3)), evidence(rows)).findings
         return finding
 
     return make
 
 
-def test_the_verdict_of_nothing_is_undecided(contract, evidence):
+def test_the_verdict_of_nothing_is_undecided(contract, evidence, prompts):
     assert combine([]) is Verdict.UNDECIDED
-    findings = judge(contract(), {}, {}, evidence({}))
+    findings = judge(contract(), prompts({}), evidence({})).findings
     assert len(findings) == 4
     assert {finding.verdict for finding in findings} == {Verdict.UNDECIDED}
     assert all((f.prompts, f.missing, f.estimate, f.witness) == (0, 0, "NaN", None) for f in findings)
     assert {(f.lower, f.upper) for f in findings} == {("0", "1")}
 
 
-def test_refuted_beats_all(contract, evidence):
+def test_refuted_beats_all(contract, evidence, prompts):
     serving = evidence({name: {"half_span": 9.0} for name in NAMES})
     batching = evidence({name: {} for name in NAMES[:99]}, pair="batching")
-    findings = judge(contract(), {"all": NAMES}, FULL, pa.concat_tables([serving, batching]))
+    findings = judge(contract(), prompts(FULL), pa.concat_tables([serving, batching])).findings
     verdicts = {finding.clause: finding.verdict for finding in findings}
     assert verdicts == {
         "half_span": Verdict.REFUTED,
@@ -56,17 +54,17 @@ def test_refuted_beats_all(contract, evidence):
     assert combine(verdicts.values()) is Verdict.REFUTED
 
 
-def test_cells_come_by_clause_slice_and_path(contract, evidence):
+def test_cells_come_by_clause_slice_and_path(contract, evidence, prompts):
     spread = contract(
         ("[prefill]", "[prefill, decode-forced]"),
-        ("min_prompts: 100}", "min_prompts: 100}\n  - {name: part, min_prompts: 50}"),
+        ("min_prompts: 100}", "min_prompts: 100}\n  - {name: part, where: early, min_prompts: 50}"),
     )
     table = pa.concat_tables(
         evidence({name: {} for name in NAMES}, pair=pair, path=path)
         for pair in ("serving", "batching")
         for path in ("prefill", "decode-forced")
     )
-    findings = judge(spread, {"all": NAMES, "part": NAMES[:60]}, FULL, table)
+    findings = judge(spread, prompts(FULL, early=EARLY), table).findings
     assert [(f.slice, f.path) for f in findings[:4]] == [
         ("all", "prefill"),
         ("all", "decode-forced"),
@@ -108,7 +106,7 @@ def test_a_prompt_with_a_position_twice_is_missing(verdict):
 
 
 def test_a_prompt_nobody_said_the_length_of_is_missing(verdict):
-    finding = verdict({name: {} for name in NAMES}, expected={name: 3 for name in NAMES if name != "p000"})
+    finding = verdict({name: {} for name in NAMES}, expected=FULL | {"p000": 0})
     assert finding.missing == 1
 
 
@@ -121,15 +119,10 @@ def test_too_few_prompts_never_certify_but_can_refute(verdict):
     assert verdict(dict.fromkeys(NAMES[:20], BAD)).verdict is Verdict.REFUTED
 
 
-def test_a_prompt_named_twice_counts_once(verdict):
-    finding = verdict({name: {} for name in NAMES[:60]}, members=NAMES[:60] * 2)
-    assert (finding.verdict, finding.prompts) == (Verdict.UNDECIDED, 60)
-
-
-def test_the_witness_is_the_loudest_position_of_the_slice(contract, evidence):
-    two = contract(("min_prompts: 100}", "min_prompts: 100}\n  - {name: part, min_prompts: 50}"))
+def test_the_witness_is_the_loudest_position_of_the_slice(contract, evidence, prompts):
+    two = contract(("min_prompts: 100}", "min_prompts: 100}\n  - {name: part, where: early, min_prompts: 50}"))
     rows = dict.fromkeys(NAMES, BAD) | {"p090": {"half_span": [3.0, 4.0, 99.0], "token": [11, 12, 13]}}
-    findings = judge(two, {"all": NAMES, "part": NAMES[:60]}, FULL, evidence(rows))
+    findings = judge(two, prompts(FULL, early=EARLY), evidence(rows)).findings
     whole, part = findings[0].witness, findings[1].witness
     assert (whole.prompt, whole.position, whole.tokens) == ("p090", 2, (11, 12, 13))
     assert whole.figures["half_span"] == "99"
@@ -137,10 +130,10 @@ def test_the_witness_is_the_loudest_position_of_the_slice(contract, evidence):
     assert (part.figures["margin"], part.figures["flip"], part.figures["identical"]) == ("0.2", "false", "true")
 
 
-def test_a_witness_shows_eight_tokens_at_most(only, evidence):
+def test_a_witness_shows_eight_tokens_at_most(only, evidence, prompts):
     table = evidence({name: {"half_span": 9.0} | {"position": list(range(20))} for name in NAMES}, length=20)
     loud = table.set_column(5, SCHEMA.field("half_span"), pa.array([*([5.0] * 19), 9.0] * len(NAMES)))
-    (finding,) = judge(only(HALF_SPAN), {"all": NAMES}, dict.fromkeys(NAMES, 20), loud)
+    (finding,) = judge(only(HALF_SPAN), prompts(dict.fromkeys(NAMES, 20)), loud).findings
     assert (finding.witness.position, finding.witness.tokens) == (19, tuple(range(19, 27)))
 
 
@@ -159,7 +152,7 @@ def test_the_reason_says_the_figure_and_the_limit(verdict):
     assert finding.reason.endswith("above the 0.1 allowed")
 
 
-def test_a_table_that_is_no_evidence_is_refused(only, evidence):
+def test_a_table_that_is_no_evidence_is_refused(only, evidence, prompts):
     table = evidence({"a": {}})
     for wrong in (
         table.drop_columns(["tv"]),
@@ -167,24 +160,23 @@ def test_a_table_that_is_no_evidence_is_refused(only, evidence):
         table.set_column(3, "position", pa.array(["x", "y", "z"])),
     ):
         with pytest.raises(IntegrityError, match="not evidence"):
-            judge(only(HALF_SPAN), {"all": ["a"]}, {"a": 3}, wrong)
+            judge(only(HALF_SPAN), prompts({"a": 3}), wrong)
 
 
-def test_a_million_rows_take_seconds(contract):
-    prompts, length = 2_000, 250
-    ids = np.repeat([f"p{n}" for n in range(prompts)], length)
+def test_a_million_rows_are_judged(contract, prompts):
+    count, length = 2_000, 250
+    ids = np.repeat([f"p{n}" for n in range(count)], length)
     rows = len(ids)
-    columns = {"prompt": ids, "path": ["prefill"] * rows, "position": np.tile(np.arange(length), prompts)}
-    columns |= {"token": np.zeros(rows, np.int32), "flip": np.zeros(rows, bool), "identical": np.ones(rows, bool)}
+    columns = {"prompt": ids, "path": ["prefill"] * rows, "position": np.tile(np.arange(length), count)}
+    columns |= {name: np.zeros(rows, np.int32) for name in ("token", *TOKENS)}
+    columns |= {"flip": np.zeros(rows, bool), "identical": np.ones(rows, bool)}
     columns |= {name: np.random.default_rng(0).random(rows) / 20 for name in MEASURES}
     table = pa.concat_tables(
         pa.table(columns | {"pair": [pair] * rows}).select(SCHEMA.names).cast(SCHEMA)
         for pair in ("serving", "batching")
     )
-    started = time.perf_counter()
-    names = [f"p{n}" for n in range(prompts)]
-    findings = judge(contract(), {"all": names}, dict.fromkeys(names, length), table)
-    assert time.perf_counter() - started < 10
+    names = [f"p{n}" for n in range(count)]
+    findings = judge(contract(), prompts(dict.fromkeys(names, length)), table).findings
     assert {finding.verdict for finding in findings} == {Verdict.CERTIFIED}
 
 
@@ -204,8 +196,8 @@ share = st.integers(0, 150)
 @given(bad=share, measured=share)
 def test_a_missing_prompt_never_turns_a_verdict_into_certified(verdict, bad, measured):
     rows = {name: BAD if n < bad else {} for n, name in enumerate(NAMES[:measured])}
-    before = verdict(rows, members=list(rows))
-    after = verdict(rows, members=[*rows, "lost"])
+    before = verdict(rows)
+    after = verdict(rows, expected=dict.fromkeys([*rows, "lost"], 3))
     assert after.verdict is not Verdict.CERTIFIED
     assert (before.verdict is Verdict.REFUTED) == (after.verdict is Verdict.REFUTED)
 
@@ -231,9 +223,9 @@ def test_a_larger_figure_never_gets_a_better_verdict(verdict, values, raised):
 
 @settings(deadline=None, max_examples=20)
 @given(order=st.randoms(use_true_random=False))
-def test_the_order_of_rows_and_members_means_nothing(contract, evidence, order):
+def test_the_order_of_rows_and_prompts_means_nothing(contract, evidence, prompts, order):
     rows = {name: {"half_span": [0.0, n / 10, 1.0], "tv": n / 300} for n, name in enumerate(NAMES)}
     table = evidence(rows)
     shuffled = table.take(order.sample(range(table.num_rows), table.num_rows))
-    findings = judge(contract(), {"all": NAMES}, FULL, table)
-    assert judge(contract(), {"all": order.sample(NAMES, len(NAMES))}, FULL, shuffled) == findings
+    anew = prompts(dict.fromkeys(order.sample(NAMES, len(NAMES)), 3))
+    assert judge(contract(), anew, shuffled) == judge(contract(), prompts(FULL), table)

@@ -12,7 +12,7 @@ from snapline.contracts.evidence import SCHEMA, evidence_from_parquet, evidence_
 from snapline.contracts.provenance import Provenance, provenance_of
 from snapline.lineage.errors import IntegrityError
 
-PATHS = ("prefill", "decode-forced")
+COMPARISONS = ("serving prefill", "serving decode-forced", "batching prefill", "threads prefill threads=1")
 
 
 def provenance(**changes: Any) -> Provenance:
@@ -22,7 +22,7 @@ def provenance(**changes: Any) -> Provenance:
         "reference": digest("target"),
         "serving": digest("target", "b"),
         "temperature": "1",
-        "paths": PATHS,
+        "comparisons": {"serving prefill": 60},
     }
     return Provenance.model_validate(known | changes)
 
@@ -35,7 +35,7 @@ def provenance(**changes: Any) -> Provenance:
         {"reference": digest("target", "e")},
         {"serving": digest("target", "e")},
         {"temperature": "0.7"},
-        {"recipe": "divergence-v2"},
+        {"recipe": "divergence-v1"},
     ],
 )
 def test_any_other_input_is_not_covered(changes):
@@ -43,13 +43,24 @@ def test_any_other_input_is_not_covered(changes):
     assert not provenance().covers(provenance(**changes))
 
 
-@given(st.sets(st.sampled_from(PATHS)), st.sets(st.sampled_from(PATHS)))
-def test_more_paths_cover_fewer(measured, wanted):
-    assert provenance(paths=tuple(measured)).covers(provenance(paths=tuple(wanted))) == (wanted <= measured)
+counts = st.dictionaries(st.sampled_from(COMPARISONS), st.integers(0, 3))
+
+
+@given(counts, counts, counts, counts)
+def test_more_covers_less(measured, wanted, timed, runs):
+    found = provenance(comparisons=measured, timings=timed).covers(provenance(comparisons=wanted, timings=runs))
+    pairs = (measured, wanted), (timed, runs)
+    assert found == all(there.get(key, -1) >= count for there, asked in pairs for key, count in asked.items())
+
+
+def test_a_longer_horizon_covers_a_shorter_one():
+    assert provenance(horizon=32).covers(provenance(horizon=16))
+    assert not provenance(horizon=16).covers(provenance(horizon=32))
 
 
 def test_lengths_are_found_and_never_asked_for():
-    assert provenance(lengths={"p0": (9, 4)}).covers(provenance())
+    found = provenance(lengths={"p0": (9, 4)}, sampled={"p0": 3}, kernel="one")
+    assert found.covers(provenance(kernel="other"))
 
 
 def test_it_travels_inside_the_evidence():

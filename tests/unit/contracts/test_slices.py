@@ -3,6 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from snapline.contracts.contract import Slice
 from snapline.contracts.slices import members
 from snapline.lineage.errors import DefinitionError
 
@@ -18,12 +19,12 @@ PROBES = pa.table(
 )
 
 
-def sliced(contract, where):
-    return contract(("min_prompts: 100}", f"min_prompts: 100}}\n  - {{name: part, min_prompts: 1, where: {where!r}}}"))
+def part(where):
+    return Slice(name="part", min_prompts=1, where=where)
 
 
-def test_a_slice_without_a_predicate_is_everything(contract):
-    assert members(contract(), PROBES) == {"all": ["c", "a", "b"]}
+def test_a_slice_without_a_predicate_is_everything():
+    assert members(part(None), PROBES) == ["c", "a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -36,11 +37,11 @@ def test_a_slice_without_a_predicate_is_everything(contract):
         ("prompt_tokens > 999", []),
     ],
 )
-def test_a_predicate_chooses_by_column(contract, where, ids):
-    assert members(sliced(contract, where), PROBES) == {"all": ["c", "a", "b"], "part": ids}
+def test_a_predicate_chooses_by_column(where, ids):
+    assert members(part(where), PROBES) == ids
 
 
 @pytest.mark.parametrize("where", ["reference_margin < 0.25", "prompt_tokens +", "prompt_tokens"])
-def test_a_predicate_that_is_none_is_refused_by_slice(contract, where):
+def test_a_predicate_that_is_none_is_refused_by_slice(where):
     with pytest.raises(DefinitionError, match="slice 'part'"):
-        members(sliced(contract, where), PROBES)
+        members(part(where), PROBES)

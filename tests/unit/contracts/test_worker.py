@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,9 @@ SUPPORT = Path(__file__).parents[2] / "support"
 ENVIRONMENT = {"PYTHONPATH": str(SUPPORT), "PATH": os.environ["PATH"]}
 
 
-def start(engine: str, folder: Path, *, timeout_seconds: float = 60, interpreter: str | None = None) -> WorkerEngine:
+def start(engine: str, folder: Path, *, timeout_seconds: float = 60, **specified: Any) -> WorkerEngine:
     return WorkerEngine(
-        EngineSpec(engine, "float32", interpreter=interpreter),
+        EngineSpec(engine, "float32", **specified),
         folder,
         workdir=folder / "work",
         timeout_seconds=timeout_seconds,
@@ -91,6 +92,24 @@ def test_an_interpreter_without_packages_can_run_the_worker(tmp_path: Path) -> N
     with pytest.raises(EngineUnavailableError, match="No module named 'torch'") as caught:
         start("transformers", tmp_path, interpreter=str(bare))
     assert "pip install" in caught.value.hint
+
+
+def test_an_idle_engine_of_several_processes_frees_what_they_share(tmp_path: Path) -> None:
+    engine = start("broken_engines.shared", tmp_path, tensor_parallel=2)
+    assert engine.generate([1], 0).tokens == ()
+    assert (tmp_path / "shared").exists()
+    engine.close()
+    assert not (tmp_path / "shared").exists()
+    engine.close()
+
+
+def test_a_busy_one_is_ended_at_once(tmp_path: Path) -> None:
+    engine = start("broken_engines.shared", tmp_path, tensor_parallel=2, timeout_seconds=2)
+    with pytest.raises(EngineFailedError, match="was silent for 2 s while asked to generate"):
+        engine.generate([1], 600)
+    assert (tmp_path / "shared").exists()
+    with pytest.raises(EngineFailedError, match="after it ended"):
+        engine.generate([1], 0)
 
 
 def test_a_killed_parent_leaves_no_worker_behind(tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapline.contracts.contract import KernelContract
+from snapline.contracts.engines.protocol import Path as Kernels
 from snapline.contracts.targets import Target, identify, load_targets
 from snapline.lineage.documents import load
 from snapline.lineage.view import ViewDefinition
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "flights"
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = ROOT / "examples" / "flights"
 FLIGHTS = 336_776
 
 
@@ -142,18 +144,27 @@ class TestDocuments:
     def test_each_clause_can_be_certified_at_its_least_prompts(self, name: str) -> None:
         document = contract(name)
         assert document.name == name
-        for clause in document.clauses:
-            needed = clause.prompts_needed(float(document.level))
+        for cell in document.cells:
+            needed = cell.clause.prompts_needed(float(document.level))
             assert needed is not None
-            assert needed <= min(part.min_prompts for part in document.slices), clause.name
+            assert needed <= cell.slice.min_prompts, cell.clause.name
 
     def test_both_precisions_may_try_both_contracts(self) -> None:
         assert contract("chat-bf16").serving.dtype == contract("chat-fp32").serving.dtype == ("bfloat16", "float32")
 
     def test_the_tight_contract_is_the_tighter_one_in_every_clause(self) -> None:
-        for tight, loose in zip(contract("chat-fp32").clauses, contract("chat-bf16").clauses, strict=True):
-            assert tight.name == loose.name
-            assert tight.allowed < loose.allowed or tight.resolution != loose.resolution
+        loose = {clause.name: clause for clause in contract("chat-bf16").clauses}
+        for tight in contract("chat-fp32").clauses:
+            assert tight.allowed < loose[tight.name].allowed or tight.resolution != loose[tight.name].resolution
+
+    def test_the_loose_contract_has_a_clause_of_each_family_and_every_path(self) -> None:
+        document = contract("chat-bf16")
+        families = {type(clause).__module__.rpartition(".")[2] for clause in document.clauses}
+        there = {path.stem for path in (ROOT / "contracts" / "clauses").glob("*.py")}
+        assert families == there - {"__init__", "protocol", "diagnostics"}
+        assert set(document.paths) == set(Kernels)
+        assert document.diagnostics
+        assert document.observability
 
     def test_production_is_inside_the_contract(self) -> None:
         production = load_targets(EXAMPLE / "targets.yaml")["production"]

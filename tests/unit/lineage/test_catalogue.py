@@ -22,7 +22,17 @@ from histories import (
 
 from snapline.lineage.catalogue import SCHEMA, TYPES, Facts, mentioned, tables
 from snapline.lineage.digest import BulkAlgorithm
-from snapline.lineage.events import Initialized, LeakageChecked, LineageEvent, Retired, RuleFinding, SourceCompared
+from snapline.lineage.events import (
+    Escalated,
+    Initialized,
+    LeakageChecked,
+    LineageEvent,
+    Observed,
+    Retired,
+    RuleFinding,
+    SourceCompared,
+    StageEntered,
+)
 from snapline.lineage.query import select
 from snapline.lineage.snapshot import BucketChange, BucketCount, BucketDigest, Commit, Comparison, Manifest
 from snapline.lineage.state import fold
@@ -77,6 +87,8 @@ def test_the_promised_tables_and_columns_are_there() -> None:
         "max_lag on_restatement on_erasure slide_seconds",
         "events": "entry digest recorded_at kind body",
         "edges": "from_id from_kind kind to_id to_kind",
+        "rollouts": "name version target contract stage entered_at certificate looks requests escalations blocked "
+        "reference_slices",
     }
     found = {table.name: " ".join(column.name for column in table.columns) for table in SCHEMA}
     for name, columns in promised.items():
@@ -188,3 +200,20 @@ def test_edges_join_with_versions_and_snapshots() -> None:
 )
 def test_only_tables_a_query_mentions_are_made(sql: str, named: list[str]) -> None:
     assert mentioned(sql, [table.name for table in SCHEMA]) == named
+
+
+def test_rollouts_stand_as_the_ledger_says() -> None:
+    at = {"at": START, "rollout": "r"}
+    place = {"model": key("left"), "target": "production", "contract": "tiny"}
+    wrong = {"clause": "tv_answer", "slice": "de", "verdict": "REFUTED", "acts": ("block",), "until": START + DAY}
+    events = [
+        *fleet(),
+        StageEntered(**at, **place, stage="shadow"),
+        StageEntered(**at, **place, stage="canary", envelope=digest("e")),
+        *(Observed(**at, stage="canary", monitor=digest("m"), log=digest("l"), requests=n) for n in (3, 4)),
+        Escalated(**at, **wrong, blocks=True, reference_slices=("de",)),
+    ]
+    (row,) = ask("SELECT * FROM rollouts", *events)
+    assert (row["version"], row["stage"], row["certificate"]) == ("left/1", "canary", digest("e"))
+    assert (row["looks"], row["requests"], row["escalations"]) == (2, 7, 1)
+    assert (row["blocked"], row["reference_slices"]) == (True, ["de"])

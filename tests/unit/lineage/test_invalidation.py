@@ -27,6 +27,7 @@ ALWAYS = (
     Change.RECORD_DAMAGED,
     Change.SOURCE_UNREAD,
     Change.EVALUATION_RESTATED,
+    Change.ROLLOUT_BLOCKED,
 )
 # What may happen while a gate stays open; everything else shuts it.
 HARMLESS = {
@@ -35,6 +36,7 @@ HARMLESS = {
     Change.VIEW_CHANGED,
     Change.NEWER_ROWS,
     Change.COMMIT_GONE,
+    Change.REMEASURE_ASKED,
 }
 
 
