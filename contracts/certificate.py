@@ -7,22 +7,19 @@ are ignored, and ignoring one never turns a no into a yes.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from snapline.contracts.targets import TargetIdentity
 from snapline.contracts.verdict import Finding, Searched, Verdict, combine
 from snapline.lineage.cut import Instant
 from snapline.lineage.digest import Digest
 from snapline.lineage.documents import Received
-from snapline.lineage.errors import IntegrityError
-from snapline.lineage.signing import SigningKey, TrustedKeys, open_envelope, seal
+from snapline.lineage.statements import Kind
 
 PREDICATE_TYPE = "urn:snapline:kernel-certificate:v1"
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
 EVIDENCE_CLASSES = ("not-run", "cpu-emulated", "cpu", "gpu-emulated", "gpu-native", "multi-rank")
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 
 
 class BoundDocument(Received):
@@ -111,50 +108,17 @@ def weaker(*evidence_classes: str) -> str:
     return min(evidence_classes, key=EVIDENCE_CLASSES.index)
 
 
-def issue(certificate: Certificate, key: SigningKey) -> bytes:
-    """Return the certificate as a signed DSSE envelope holding an in-toto Statement."""
-    statement: dict[str, Any] = {
-        "_type": STATEMENT_TYPE,
-        "subject": [_subject(certificate)],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": certificate.model_dump(mode="json"),
-    }
-    payload = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    return seal(payload, PAYLOAD_TYPE, key)
+KERNEL = Kind(
+    predicate_type=PREDICATE_TYPE,
+    model=Certificate,
+    noun="a kernel certificate",
+    subject=lambda certificate: (certificate.model, certificate.weights),
+    remedy="Restore the envelope from a copy you trust, or certify again.",
+)
+"""Kernel certificates as signed statements about a model's weights."""
+issue, read = KERNEL.issue, KERNEL.read
 
 
 def signer_of(envelope: bytes) -> str:
     """Return the id of the key that signed an envelope; whether it is trusted is `read`'s to say."""
     return str(json.loads(envelope)["signatures"][0]["keyid"])
-
-
-def read(envelope: bytes, trusted: TrustedKeys) -> Certificate:
-    """Return the certificate inside an envelope a trusted key signed.
-
-    Raises:
-        IntegrityError: The envelope, the signature or the statement does not hold.
-    """
-    payload = open_envelope(envelope, PAYLOAD_TYPE, trusted)
-    hint = "Restore the envelope from a copy you trust, or certify again."
-    try:
-        statement = json.loads(payload)
-        certificate = Certificate.model_validate(statement["predicate"])
-        types, subject = (statement["_type"], statement["predicateType"]), statement["subject"]
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        message = f"the signed statement is not a kernel certificate: {where}: {problem['msg']}"
-        raise IntegrityError(message, hint=hint) from error
-    except (ValueError, LookupError, TypeError) as error:
-        raise IntegrityError(f"the signed statement is not a kernel certificate: {error}", hint=hint) from error
-    if types != (STATEMENT_TYPE, PREDICATE_TYPE):
-        expected = f"{STATEMENT_TYPE} of {PREDICATE_TYPE}"
-        raise IntegrityError(f"expected a signed {expected}, found {types[0]} of {types[1]}", hint=hint)
-    if subject != [_subject(certificate)]:
-        raise IntegrityError("the signed statement's subject is not the weights its predicate binds", hint=hint)
-    return certificate
-
-
-def _subject(certificate: Certificate) -> dict[str, Any]:
-    kind, _, digest = certificate.weights.partition(":")
-    return {"name": certificate.model, "digest": {kind: digest}}

@@ -6,19 +6,17 @@ the kernel certificate's, which it binds.
 
 from __future__ import annotations
 
-import json
-from typing import Any, Self
+from typing import Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
-from snapline.contracts.certificate import PAYLOAD_TYPE, STATEMENT_TYPE, BoundDocument
+from snapline.contracts.certificate import BoundDocument
 from snapline.contracts.rollout.documents import StageName
 from snapline.contracts.verdict import Finding, Verdict, combine
 from snapline.lineage.cut import Instant
 from snapline.lineage.digest import Digest
 from snapline.lineage.documents import Received
-from snapline.lineage.errors import IntegrityError
-from snapline.lineage.signing import SigningKey, TrustedKeys, open_envelope, seal
+from snapline.lineage.statements import Kind
 
 PREDICATE_TYPE = "urn:snapline:stage-certificate:v1"
 
@@ -65,37 +63,12 @@ class StageCertificate(Received):
         return (self.contract.object, self.kernel, self.monitor)
 
 
-def issue(certificate: StageCertificate, key: SigningKey) -> bytes:
-    """Return the certificate as a signed DSSE envelope holding an in-toto Statement."""
-    statement: dict[str, Any] = {
-        "_type": STATEMENT_TYPE,
-        "subject": [_subject(certificate)],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": certificate.model_dump(mode="json"),
-    }
-    payload = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    return seal(payload, PAYLOAD_TYPE, key)
-
-
-def read(envelope: bytes, trusted: TrustedKeys) -> StageCertificate:
-    """Return the certificate inside an envelope a trusted key signed.
-
-    Raises:
-        IntegrityError: The envelope, the signature or the statement does not hold.
-    """
-    payload = open_envelope(envelope, PAYLOAD_TYPE, trusted)
-    hint = "Restore the envelope from a copy you trust, or abort the rollout and start it again."
-    try:
-        statement = json.loads(payload)
-        certificate = StageCertificate.model_validate(statement["predicate"])
-        said = (statement["_type"], statement["predicateType"], statement["subject"])
-    except (ValidationError, ValueError, LookupError, TypeError) as error:
-        raise IntegrityError(f"the signed statement is not a stage certificate: {error}", hint=hint) from error
-    if said != (STATEMENT_TYPE, PREDICATE_TYPE, [_subject(certificate)]):
-        raise IntegrityError("the signed statement is of another kind, or about other weights", hint=hint)
-    return certificate
-
-
-def _subject(certificate: StageCertificate) -> dict[str, Any]:
-    kind, _, digest = certificate.weights.partition(":")
-    return {"name": certificate.model, "digest": {kind: digest}}
+STAGE = Kind(
+    predicate_type=PREDICATE_TYPE,
+    model=StageCertificate,
+    noun="a stage certificate",
+    subject=lambda certificate: (certificate.model, certificate.weights),
+    remedy="Restore the envelope from a copy you trust, or abort the rollout and start it again.",
+)
+"""Stage certificates as signed statements about a model's weights."""
+issue, read = STAGE.issue, STAGE.read

@@ -7,21 +7,14 @@ with every certificate we receive, fields we do not know are ignored.
 
 from __future__ import annotations
 
-import json
-from typing import Any, Literal
-
-from pydantic import ValidationError
+from typing import Literal
 
 from snapline.lineage.cut import Instant
 from snapline.lineage.digest import Digest
 from snapline.lineage.documents import Received
-from snapline.lineage.errors import IntegrityError
-from snapline.lineage.signing import SigningKey, TrustedKeys, open_envelope, seal
+from snapline.lineage.statements import Kind
 
 PREDICATE_TYPE = "urn:snapline:erasure-certificate:v1"
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-_HINT = "Restore the envelope from a copy you trust."
 
 
 class HeldCommit(Received):
@@ -100,39 +93,12 @@ class ErasureCertificate(Received):
     closed_at: Instant
 
 
-def issue(certificate: ErasureCertificate, key: SigningKey) -> bytes:
-    """Return the certificate as a signed DSSE envelope holding an in-toto Statement."""
-    statement = {
-        "_type": STATEMENT_TYPE,
-        "subject": [_subject(certificate)],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": certificate.model_dump(mode="json"),
-    }
-    payload = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    return seal(payload, PAYLOAD_TYPE, key)
-
-
-def read(envelope: bytes, trusted: TrustedKeys) -> ErasureCertificate:
-    """Return the certificate inside an envelope a trusted key signed.
-
-    Raises:
-        IntegrityError: The envelope, the signature or the statement does not hold.
-    """
-    payload = open_envelope(envelope, PAYLOAD_TYPE, trusted)
-    try:
-        statement = json.loads(payload)
-        certificate = ErasureCertificate.model_validate(statement["predicate"])
-        types, subject = (statement["_type"], statement["predicateType"]), statement["subject"]
-    except (ValidationError, ValueError, LookupError, TypeError) as error:
-        raise IntegrityError(f"the signed statement is not a certificate of erasure: {error}", hint=_HINT) from error
-    if types != (STATEMENT_TYPE, PREDICATE_TYPE):
-        expected = f"{STATEMENT_TYPE} of {PREDICATE_TYPE}"
-        raise IntegrityError(f"expected a signed {expected}, found {types[0]} of {types[1]}", hint=_HINT)
-    if subject != [_subject(certificate)]:
-        raise IntegrityError("the signed statement's subject is not the tombstones its predicate binds", hint=_HINT)
-    return certificate
-
-
-def _subject(certificate: ErasureCertificate) -> dict[str, Any]:
-    kind, _, digest = certificate.tombstones.partition(":")
-    return {"name": f"erasure/{certificate.erasure}", "digest": {kind: digest}}
+ERASURE = Kind(
+    predicate_type=PREDICATE_TYPE,
+    model=ErasureCertificate,
+    noun="a certificate of erasure",
+    subject=lambda certificate: (f"erasure/{certificate.erasure}", certificate.tombstones),
+    remedy="Restore the envelope from a copy you trust.",
+)
+"""Certificates of erasure as signed statements about a set of tombstones."""
+issue, read = ERASURE.issue, ERASURE.read

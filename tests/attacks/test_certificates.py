@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from workbench import TARGET, Home, NoEngines, Replayed, kinds
 
-from snapline.contracts.certificate import PAYLOAD_TYPE, PREDICATE_TYPE, Certificate, issue
+from snapline.contracts.certificate import PREDICATE_TYPE, Certificate, issue
 from snapline.contracts.gate import GateDecision, GateOpen
 from snapline.contracts.inspection import target_now
 from snapline.lineage.digest import canonical_json
@@ -26,6 +26,7 @@ from snapline.lineage.events import Attested
 from snapline.lineage.invalidation import Why
 from snapline.lineage.observe import Depth
 from snapline.lineage.signing import SigningKey, seal
+from snapline.lineage.statements import PAYLOAD_TYPE
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from pydantic import ValidationError
 
 from snapline.contracts.certificate import (
     EVIDENCE_CLASSES,
-    PAYLOAD_TYPE,
     PREDICATE_TYPE,
-    STATEMENT_TYPE,
     Certificate,
     issue,
     read,
@@ -25,6 +23,7 @@ from snapline.contracts.verdict import Verdict
 from snapline.lineage.digest import BulkAlgorithm, bytes_hex, named
 from snapline.lineage.errors import IntegrityError
 from snapline.lineage.signing import SigningKey, TrustedKeys, key_id_of, open_envelope, seal
+from snapline.lineage.statements import PAYLOAD_TYPE, STATEMENT_TYPE
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "certificate_v1.json"
 KEY = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))

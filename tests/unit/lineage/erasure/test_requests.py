@@ -251,8 +251,8 @@ def test_a_certificate_is_read_only_with_its_subject_its_type_and_a_trusted_sign
     stranger = SigningKey.create(tmp_path / "stranger")
     with pytest.raises(IntegrityError, match="nobody trusts"):
         read(issue(certificate, stranger), home.trusted)
-    from snapline.lineage.erasure.certificate import PAYLOAD_TYPE
     from snapline.lineage.signing import open_envelope, seal
+    from snapline.lineage.statements import PAYLOAD_TYPE
 
     statement = json.loads(open_envelope(issue(certificate, home.key), PAYLOAD_TYPE, home.trusted))
     for change in ({"subject": []}, {"predicateType": "urn:other"}, {"predicate": {}}, {"_type": "other"}):
