@@ -38,12 +38,19 @@ def contracts() -> None:
 
 @app.command("lint")
 def lint(
-    contract: ContractArgument, probes: ProbesOption = None, home: HomeOption = None, as_json: JsonOption = False
+    contract: ContractArgument,
+    probes: ProbesOption = None,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Run known-bad engines too, for clauses that none of them breaks.")
+    ] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what is wrong with a contract before anything is measured.
 
     Exit 0 with nothing or warnings only, 1 with errors, 2 when it cannot be read. With a probe set, slices are counted;
-    with a home, limits are held against the noise floor of the newest certificate on those probes.
+    with a home, limits are held against the noise floor of the newest certificate on those probes. `--faults` takes a
+    minute and needs the engines' libraries.
     """
     from snapline.cli.named import contract_bytes, home_if_any
     from snapline.contracts.lint import Severity, located, malformed
@@ -59,7 +66,8 @@ def lint(
         _answer_issues(Output(as_json), source, malformed(problem, source))
         raise typer.Exit(int(Exit.ASKED_WRONGLY)) from None
     prompts, floor = _known(parsed, probes, opened)
-    issues = located(check(parsed, prompts=prompts, floor=floor), data.decode())
+    caught = _caught(parsed, Output(as_json)) if faults else None
+    issues = located(check(parsed, prompts=prompts, floor=floor, caught=caught), data.decode())
     _answer_issues(Output(as_json), source, issues)
     wrong = any(issue.severity is Severity.ERROR for issue in issues)
     raise typer.Exit(int(Exit.NO if wrong else Exit.DONE))
@@ -141,6 +149,14 @@ def schema(
         return
     write(out, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
     Output(as_json=False).answer({}, f"wrote {out}")
+
+
+def _caught(contract: KernelContract, output: Output) -> dict[str, str]:
+    """Return the largest figure any known-bad engine shows under each clause of a contract."""
+    from snapline.contracts.selftest import run
+
+    with output.progress("self test") as on_progress:
+        return dict(run(contract, report=on_progress).caught)
 
 
 def _known(

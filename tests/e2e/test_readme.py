@@ -83,6 +83,19 @@ def test_the_lineage_tour_runs_as_written_on_every_flight(tmp_path: Path) -> Non
     run_as_written(README.split("<!-- flights -->")[1].split("<!-- /flights -->")[0], tmp_path, 20)
 
 
+def test_the_contract_commands_run_as_written(tmp_path: Path) -> None:
+    run_as_written(README.split("<!-- contracts -->")[1].split("<!-- /contracts -->")[0], tmp_path, 6)
+
+
+def test_every_clause_has_its_line_in_the_readme() -> None:
+    from snapline.contracts.clauses import DIAGNOSTICS, Numerical, Runtime, Statistical
+
+    rows = [line for line in README.splitlines() if line.startswith("| `")]
+    words = {word for group in (Numerical, Statistical, Runtime) for word in group.model_fields} - {"at_most"}
+    assert {word for word in words if not any(f"`{word}" in row for row in rows)} == set()
+    assert {name for name in DIAGNOSTICS if f"`{name}`" not in README} == set()
+
+
 def commands() -> list[str]:
     from snapline.cli.app import app
 

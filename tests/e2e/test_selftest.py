@@ -118,3 +118,11 @@ def test_a_contract_of_ones_own_is_told_what_it_would_let_pass(snapline: Snaplin
     assert "no clause refutes the fault 'layer scale'" in answer.out
     assert "half_span refutes" not in answer.out
     assert "honest" in answer.err
+
+
+def test_lint_names_a_clause_that_no_known_fault_breaks(snapline: Snapline) -> None:
+    loose = 'runtime: {batch_invariance: {half_span: "15", at_most: "0.2", sample: 40}}'
+    (snapline.folder / "loose.yaml").write_text(LENIENT[: LENIENT.index("numerical:")] + loose)
+    assert snapline("contract", "lint", "loose.yaml").out == "loose.yaml: nothing wrong\n"
+    answer = snapline("contract", "lint", "loose.yaml", "--faults")
+    assert "runtime.batch_invariance: allowed is 0.2, and the worst of the known faults shows 0: none" in answer.out

@@ -22,6 +22,7 @@ from snapline.contracts.engines.protocol import Batching, Cache, EngineIdentity,
 from snapline.contracts.engines.protocol import Path as Kernels
 from snapline.contracts.engines.replay import ReplayEngine
 from snapline.contracts.inspection import Inspector
+from snapline.contracts.logits import LogitsKeeper
 from snapline.contracts.probe import check_probes
 from snapline.contracts.records import contract_record, record_probes
 from snapline.contracts.targets import Target, identify
@@ -194,11 +195,11 @@ class Home:
     def inspector(self, depth: Depth | None = None, *, at: datetime = NOW) -> Inspector:
         return Inspector(self.state, Lens(self.objects, self.cache, at), self.trusted, depth or Depth())
 
-    def certify(self, model: ModelVersion, engines: Any, **wanted: Any) -> Issued:
+    def certify(self, model: ModelVersion, engines: Any, keeper: LogitsKeeper | None = None, **wanted: Any) -> Issued:
         request = {"target_name": "production", "target": TARGET, "contract": None, "probes": None} | wanted
         request["contract"] = request["contract"] or self.record()
         at = NOW + timedelta(seconds=len(self.ledger.entries()))
-        bench = Bench(self.inspector(at=at), self.ledger, engines, self.key, at, lambda *_: None)
+        bench = Bench(self.inspector(at=at), self.ledger, engines, self.key, at, lambda *_: None, keeper)
         return certify(Request(model=model, **request), bench)
 
     def edit(self, *replacements: tuple[str, str]) -> None:

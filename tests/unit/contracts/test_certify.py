@@ -8,9 +8,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from workbench import ANSWER, CONTRACT, TARGET, VOCABULARY, Home, NoEngines, Replayed, chats, nearly, reference_logits
+from safetensors.torch import load_file
+from workbench import (
+    ANSWER,
+    CONTRACT,
+    NOW,
+    TARGET,
+    VOCABULARY,
+    Home,
+    NoEngines,
+    Replayed,
+    chats,
+    nearly,
+    reference_logits,
+)
 
 from snapline.contracts.errors import EngineFailedError, EngineUnavailableError, IncomparableError
+from snapline.contracts.logits import LogitsKeeper, expire, kept
 from snapline.contracts.verdict import Verdict
 from snapline.lineage.errors import ConflictError, DefinitionError, IntegrityError, NotFoundError
 from snapline.lineage.events import Escalated, StageEntered
@@ -309,3 +323,17 @@ def test_an_engine_that_is_not_what_was_asked_for(home, model, runs, message):
     with pytest.raises(IncomparableError, match=message):
         home.certify(model, Replayed(runs=runs))
     assert model.key not in home.state.attestations
+
+
+def test_full_logits_are_kept_on_request_with_the_evidence_they_belong_to(home, model):
+    keeper = LogitsKeeper(home.root / "logits" / "one", NOW + timedelta(days=7))
+    issued = home.certify(model, Replayed(), keeper=keeper)
+    (kept_one,) = kept(home.root / "logits")
+    assert kept_one.manifest.evidence == issued.certificate.evidence
+    sides = {("reference", "prefill"), ("serving", "prefill"), ("serving", "decode-forced")}
+    assert {tuple(key.split("/")[:2]) for key in kept_one.manifest.files} == sides
+    assert len(kept_one.manifest.files) == 3 * 60
+    rows = load_file(kept_one.folder / kept_one.manifest.files["reference/prefill/p7"])["reference/prefill/p7"]
+    assert torch.equal(rows, REFERENCE["p7"])
+    assert expire(home.root / "logits", NOW + timedelta(days=6)) == []
+    assert expire(home.root / "logits", NOW + timedelta(days=8)) == [kept_one]
