@@ -15,9 +15,7 @@ from pathlib import Path as FilePath
 from random import Random
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 import torch
 from tiny_model import VOCABULARY, write_tiny_model
@@ -41,7 +39,7 @@ from snapline.contracts.measure import Around, Measurements, measure
 from snapline.contracts.procedure import procedure_of
 from snapline.contracts.verdict import Finding, Verdict, combine
 
-POOL, PROMPTS, SETS, MEASURED_SETS = 400, 120, 200, 10
+POOL, PROMPTS, SETS = 400, 120, 200
 SAMPLING = Sampling(max_tokens=4, seed=0)
 GIVEN = (Path.PREFILL, Path.DECODE_FORCED)
 Figures = Mapping[str, Decimal]
@@ -136,7 +134,6 @@ class Pool:
     sides: tuple[Side, Side]
     grades: Mapping[str, tuple[float, float]]
     evidence: pa.Table
-    rows: Mapping[str, np.ndarray[Any, Any]]
 
     def prompts(self, drawn: list[ProbeItem]) -> pa.Table:
         """Return the probe table of prompts drawn from the pool."""
@@ -156,13 +153,6 @@ class Pool:
     def replayed(self, drawn: list[ProbeItem]) -> pa.Table:
         """Return the evidence of prompts drawn from the pool, measured on engines that replay."""
         return measured((self.sides[0].engine(drawn), self.sides[1].engine(drawn)), drawn).rows
-
-    def resampled(self, drawn: list[ProbeItem]) -> pa.Table:
-        """Return the evidence of prompts drawn from the pool: that of the pool, row by row."""
-        rows = [self.rows[origin(item.id)] for item in drawn]
-        names = np.repeat([item.id for item in drawn], [len(found) for found in rows])
-        table = self.evidence.take(pa.array(np.concatenate(rows)))
-        return table.set_column(table.schema.get_field_index("prompt"), self.evidence.schema.field("prompt"), [names])
 
 
 def origin(identifier: str) -> str:
@@ -225,10 +215,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory, alone: None) -> Pool:
         for item in items
     }
     evidence = measured((ours.engine(items), theirs.engine(items)), list(items)).rows
-    evidence = evidence.filter(pc.field("pair") != "noise-floor").combine_chunks()
-    names = np.array(evidence["prompt"].to_pylist())
-    rows = {item.id: np.flatnonzero(names == item.id) for item in items}
-    return Pool(items, (ours, theirs), grades, evidence, rows)
+    return Pool(items, (ours, theirs), grades, evidence)
 
 
 @pytest.fixture(scope="module")
@@ -252,14 +239,6 @@ def test_the_pair_really_differs_in_every_figure(truth: dict[str, Decimal]) -> N
     assert [name for name, figure in truth.items() if figure <= Decimal("0.0001")] == []
 
 
-def test_resampled_evidence_is_what_replaying_measures(pool: Pool, truth: dict[str, Decimal]) -> None:
-    held = contract(truth, Decimal(0))
-    for items in drawn_sets(pool, MEASURED_SETS):
-        found = judge(held, pool.prompts(items), pool.replayed(items))
-        assert {finding.missing for finding in found.findings} == {0}
-        assert found == judge(held, pool.prompts(items), pool.resampled(items))
-
-
 def test_no_probe_set_refutes_an_engine_whose_promises_hold_with_nothing_to_spare(
     pool: Pool, truth: dict[str, Decimal]
 ) -> None:
@@ -267,7 +246,7 @@ def test_no_probe_set_refutes_an_engine_whose_promises_hold_with_nothing_to_spar
     false: list[list[str]] = []
     verdicts = []
     for items in drawn_sets(pool, SETS):
-        prompts, evidence = pool.prompts(items), pool.resampled(items)
+        prompts, evidence = pool.prompts(items), pool.replayed(items)
         false.append(refutations(judge(exact, prompts, evidence).findings))
         verdicts.append(combine(one.verdict for one in judge(comfortable, prompts, evidence).findings))
     assert [one for one in false if one] == []
