@@ -238,7 +238,7 @@ def check_log(router: Running, rollout: Rollout, clients: list[Client], counted:
     logged = sorted((row.id, row.route) for row in rows if row.route != "shadow")
     seen = [(a.headers["x-snapline-request"], a.headers["x-snapline-route"]) for c in clients for a in c.answers]
     assert logged == sorted(seen)
-    assert all(row.tags == {"language": row.id[:2]} for row in rows)
+    assert all(row.tags == {"language": row.id[:2], "temperature": "0"} for row in rows)
     assert {row.id[:2] for row in rows if row.route == "shadow"} == {"de"}
     assert max(row.batch_size or 0 for row in rows) > 1
     state = rollout.home.state()
