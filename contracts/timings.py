@@ -115,13 +115,15 @@ def time_both(
     """Return both engines' time over the same batches, one engine at a time, so that neither slows the other.
 
     A batch is `TIMED_BATCH` prompts, or one alone, and each generates `TIMED_TOKENS` tokens. No prompt is timed twice,
-    so there may be fewer batches than wanted.
+    so there may be fewer batches than wanted. One batch is run before, for what only a first run costs.
     """
     found: list[PairedTiming] = []
     for batching, runs in wanted:
         # Prompts alone are timed in one go; a batch is handed over by itself, because engines cut batches differently.
         size, group = (1, runs) if batching is Batching.ALONE else (TIMED_BATCH, TIMED_BATCH)
         there = items[: runs * size]
+        for engine in engines if len(there) >= size else ():
+            engine.timed(there[:size], TIMED_TOKENS, batching)
         for start in range(0, len(there) - size + 1, group):
             ours, theirs = (e.timed(there[start : start + group], TIMED_TOKENS, batching) for e in engines)
             found += paired(ours, theirs, batching)

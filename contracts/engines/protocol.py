@@ -214,7 +214,7 @@ class Engine(Protocol):
     def timed(self, items: Sequence[ProbeItem], max_tokens: int, batching: Batching) -> Sequence[Timing]:
         """Generate exactly `max_tokens` greedy tokens for every prompt, nothing captured, and say how long it took.
 
-        One timing for each batch; alone, one for each prompt. The first batch is run once before it is timed.
+        One timing for each batch; alone, one for each prompt. Whatever only a first run costs is in the first timing.
 
         Raises:
             DefinitionError, EngineFailedError: As for `score`.

@@ -262,8 +262,6 @@ class TransformersEngine:
         with torch.inference_mode():
             for batch in _batches(admitted, batching):
                 prompts = sorted((item.id for item in batch), key=place.__getitem__)
-                if not timings:
-                    self._run_greedily(batch, max_tokens)
                 reset_peak(self._spec.device)
                 start = perf_counter()
                 tokens = self._run_greedily(batch, max_tokens)

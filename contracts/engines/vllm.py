@@ -250,8 +250,6 @@ class VLLMEngine:
         timings: list[Timing] = []
         for batch in _runs(fitting(items, self._longest, max_tokens=max_tokens), batching):
             prompts = [_prompt(item.prompt) for item in batch]
-            if not timings:
-                self._llm.generate(prompts, parameters, use_tqdm=False)
             self._llm.collective_rpc("reset_peak")
             start = perf_counter()
             outputs = self._llm.generate(prompts, parameters, use_tqdm=False)
