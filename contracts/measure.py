@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import reduce
 from typing import Any
 
@@ -34,7 +34,8 @@ Keep = Callable[[str, str, Logits], None]
 Scored = tuple[Sequence[ProbeItem], Logits, Logits]
 
 CHUNK_LOGITS = 1 << 26
-"""How many logits one score may return at a time, about; it bounds memory whatever the vocabulary."""
+"""How many logits one score may return at a time, about; it bounds memory whatever the vocabulary and the prompts: two
+chunks are held at once, each on every path."""
 
 
 def keep_nothing(*_: object) -> None:
@@ -99,23 +100,39 @@ def measure(
             f"the reference's vocabulary has {ours} tokens, the serving engine's {theirs}",
             hint="Serve the very model that the reference runs.",
         )
-    tables = [SCHEMA.empty_table()]
-    drawn: dict[str, int] = {}
-    measured = 0
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        for chunk in chunks(items, procedure.chunk, ours):
-            run = _Chunk(engines, chunk, procedure, beside, around.keep)
-            tables.extend(run.against_reference(drawn, first=measured == 0))
-            measured += len(chunk)
-            around.report(f"measured {measured} of {len(items)} prompts")
     from snapline.contracts.kernels.choose import backend_on_cpu  # engines hand over their logits there
 
+    drawn: dict[str, int] = {}
+    tables = [SCHEMA.empty_table(), *_against_reference(engines, items, procedure, around, drawn)]
     batches = chosen(items, procedure)
     for comparison, found in compare_with_itself(engines[1], batches, procedure, around.start_variant):
         tables.append(rows_of(comparison, found, procedure.temperature))
         around.report(f"compared {comparison.key} on {len(found[0])} prompts")
     timings = time_both(engines, items, procedure.timings, around.report)
     return Measurements(pa.concat_tables(tables).combine_chunks(), drawn, timings, str(backend_on_cpu()))
+
+
+def _against_reference(
+    engines: tuple[Engine, Engine],
+    items: Sequence[ProbeItem],
+    procedure: Procedure,
+    around: Around,
+    drawn: dict[str, int],
+) -> Iterator[pa.Table]:
+    """Yield the tables of each chunk in turn; the reference may be one chunk behind the serving engine."""
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        before: _Chunk | None = None
+        measured = 0
+        for chunk in chunks(items, procedure.chunk, engines[0].identity.vocabulary):
+            run = _Chunk(engines, chunk, procedure, beside)
+            run.serve(first=before is None)
+            if before is not None:
+                yield from before.tables(drawn, around.keep)
+            before = run
+            measured += len(chunk)
+            around.report(f"measured {measured} of {len(items)} prompts")
+        if before is not None:
+            yield from before.tables(drawn, around.keep)
 
 
 def chosen(items: Sequence[ProbeItem], procedure: Procedure) -> dict[str, list[list[ProbeItem]]]:
@@ -170,55 +187,66 @@ def chunks(items: Sequence[ProbeItem], most: int, vocabulary: int) -> Iterator[l
 
 
 class _Chunk:
-    """Some prompts, run on both engines; the reference works beside the serving engine, each in its own process."""
+    """Some prompts on both engines: the serving engine first, while the reference works beside it.
+
+    The reference's figures are waited for when the tables are asked for, so that the serving engine can go on with the
+    next prompts meanwhile.
+    """
 
     def __init__(
-        self,
-        engines: tuple[Engine, Engine],
-        items: Sequence[ProbeItem],
-        procedure: Procedure,
-        beside: Executor,
-        keep: Keep,
+        self, engines: tuple[Engine, Engine], items: Sequence[ProbeItem], procedure: Procedure, beside: Executor
     ) -> None:
         self._reference, self._serving = engines
-        self._items, self._procedure, self._beside, self._keep = items, procedure, beside, keep
+        self._items, self._procedure, self._beside = items, procedure, beside
+        paths = [c.path for c in procedure.comparisons if c.pair is Pair.SERVING]
+        self._given = [path for path in paths if path is not Path.DECODE_SAMPLED]
+        self._draws = Path.DECODE_SAMPLED in paths
+        self._first = False
+        self._served: dict[Path, Logits] = {}
+        self._ours: dict[Batching, Future[Logits]] = {}
+        self._drawn: Sequence[ProbeItem] = ()
 
-    def against_reference(self, drawn: dict[str, int], *, first: bool) -> Iterator[pa.Table]:
+    def serve(self, *, first: bool) -> None:
+        """Run the serving engine on every path, and leave the reference its work; the first has the noise floor."""
+        self._first = first
+        ways = ((Batching.BATCHED, bool(self._given) or first), (Batching.ALONE, first))
+        self._ours = {way: self._ask(self._items, way) for way, wanted in ways if wanted}
+        for path in self._given:
+            self._served[path] = scored(self._serving, self._items, path, Batching.BATCHED)
+        if self._draws:
+            self._draw()
+
+    def tables(self, drawn: dict[str, int], keep: Keep) -> Iterator[pa.Table]:
         """Yield one table per path, and the noise floor of the first chunk; `drawn` gets the lengths of answers."""
-        paths = [c.path for c in self._procedure.comparisons if c.pair is Pair.SERVING]
-        given = [path for path in paths if path is not Path.DECODE_SAMPLED]
-        ways = ((Batching.BATCHED, bool(given) or first), (Batching.ALONE, first))
-        ours = {
-            batching: self._beside.submit(scored, self._reference, self._items, Path.PREFILL, batching)
-            for batching, wanted in ways
-            if wanted
-        }
-        for path in given:
-            served = scored(self._serving, self._items, path, Batching.BATCHED)
-            yield self._table(path, (self._items, ours[Batching.BATCHED].result(), served))
-            self._keep("serving", path.value, served)
-        if given:
-            self._keep("reference", Path.PREFILL.value, ours[Batching.BATCHED].result())
-        if Path.DECODE_SAMPLED in paths:
-            yield self._drawn(drawn)
-        if first:
+        for path in self._given:
+            yield self._table(path, (self._items, self._ours[Batching.BATCHED].result(), self._served[path]))
+            keep("serving", path.value, self._served[path])
+        if self._given:
+            keep("reference", Path.PREFILL.value, self._ours[Batching.BATCHED].result())
+        if self._draws:
+            drawn.update((item.id, len(item.answer)) for item in self._drawn)
+            sides = self._again.result(), self._served[Path.DECODE_SAMPLED]
+            yield self._table(Path.DECODE_SAMPLED, (self._drawn, *sides))
+            for side, rows in zip(("reference", "serving"), sides, strict=True):
+                keep(side, Path.DECODE_SAMPLED.value, rows)
+        if self._first:
             floor = Comparison(Pair.NOISE_FLOOR, Path.PREFILL, len(self._items))
-            sides = (ours[Batching.ALONE].result(), ours[Batching.BATCHED].result())
-            yield rows_of(floor, (self._items, *sides), self._procedure.temperature)
+            alone, together = (self._ours[way].result() for way in (Batching.ALONE, Batching.BATCHED))
+            yield rows_of(floor, (self._items, alone, together), self._procedure.temperature)
 
-    def _drawn(self, drawn: dict[str, int]) -> pa.Table:
-        """Let the serving engine answer, and the reference score the very tokens it drew."""
+    def _ask(self, items: Sequence[ProbeItem], batching: Batching) -> Future[Logits]:
+        return self._beside.submit(scored, self._reference, items, Path.PREFILL, batching)
+
+    def _draw(self) -> None:
+        """Let the serving engine answer, and leave the reference to score the very tokens it drew."""
         sampling = Sampling(self._procedure.horizon, self._procedure.temperature)
         answers: Mapping[str, Sampled] = self._serving.sample(self._items, sampling, Batching.BATCHED)
-        items = [
+        self._drawn = [
             dataclasses.replace(item, answer=answers[item.id].tokens) for item in self._items if item.id in answers
         ]
-        drawn.update((item.id, len(item.answer)) for item in items)
-        served = checked(items, {item.id: answers[item.id].logits for item in items}, self._serving.identity)
-        again = self._beside.submit(scored, self._reference, items, Path.PREFILL, Batching.BATCHED).result()
-        self._keep("serving", Path.DECODE_SAMPLED.value, served)
-        self._keep("reference", Path.DECODE_SAMPLED.value, again)
-        return self._table(Path.DECODE_SAMPLED, (items, again, served))
+        rows = {item.id: answers[item.id].logits for item in self._drawn}
+        self._served[Path.DECODE_SAMPLED] = checked(self._drawn, rows, self._serving.identity)
+        self._again = self._ask(self._drawn, Batching.BATCHED)
 
     def _table(self, path: Path, found: Scored) -> pa.Table:
         return rows_of(Comparison(Pair.SERVING, path, len(self._items)), found, self._procedure.temperature)
