@@ -30,7 +30,7 @@ COLUMNS = (
 """Columns of a timing's `Measured`; `position` and `token` are there for the witness and say nothing."""
 
 
-TIMED_BATCH = 8
+TIMED_BATCH = 4
 TIMED_TOKENS = 16
 
 
