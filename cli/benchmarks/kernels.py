@@ -111,11 +111,16 @@ def _speeds(z: Tensor, served: Tensor, tokens: Tensor, *, compiled: bool) -> lis
     return found
 
 
+SETTLE_SECONDS = 0.3
+"""OpenMP's threads go on spinning for a fifth of a second after their work, on a core that the next way would want."""
+
+
 def rounds(ways: dict[str, Work], repeats: int = 5) -> dict[str, list[float]]:
     """Return the seconds each way took, round by round: in a round each has its turn, so that all share its weather."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for counted in (False, *[True] * repeats):
         for name, work in ways.items():
+            time.sleep(SETTLE_SECONDS)
             started = time.perf_counter()
             work()
             if counted:
