@@ -104,16 +104,23 @@ def summary_tags(report: Report) -> dict[str, str]:
 def figures(report: Report) -> dict[str, float]:
     """Return estimate and upper limit of every finding that has them, named `clause/figure/path/slice/contract`.
 
-    What tells figures apart comes first in the name, because lists cut names off.
+    What tells figures apart comes first in the name, because lists cut names off. A searched slice is named by its
+    predicate, whose characters a registry may not take: those become underscores.
     """
     if report.measurement is None:
         return {}
     named = {
-        f"{finding.clause}/{figure}/{finding.path}/{finding.slice}/{report.measurement.contract}": decimal(value)
+        f"{finding.clause}/{figure}/{finding.path}/{_plain(finding.slice)}/{report.measurement.contract}": decimal(
+            value
+        )
         for finding in report.measurement.findings
         for figure, value in (("estimate", finding.estimate), ("upper", finding.upper))
     }
     return {name: float(value) for name, value in named.items() if value is not None}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.\- ]", "_", name, flags=re.ASCII)
 
 
 def render_description(report: Report) -> str:

@@ -258,3 +258,11 @@ def test_every_form_names_the_other_certificates() -> None:
     assert headline(told).startswith("CERTIFIED")
     for form in (render_description(told), render_markdown(told), render_html(told)):
         assert "REFUTED under chat" in form
+
+
+@pytest.mark.parametrize("name", ["origin = EWR", "city = Zürich, 'old'", "a/b"])
+def test_a_searched_slice_is_named_as_a_registry_takes_names(name: str) -> None:
+    """MLflow takes letters, digits, underscores, dashes, periods, spaces, colons and slashes in a metric's name."""
+    named = figures(report(finding(Verdict.REFUTED, slice=name)))
+    assert len(named) == 2
+    assert all(re.fullmatch(r"[\w\-. :/]+", one, re.ASCII) and one.count("/") == 4 for one in named)
