@@ -98,6 +98,9 @@ def run(
         keeper = _keeper(home, wanted.keep_logits, lens.now)
         bench = Bench(inspector, home.ledger, WorkerEngines(home), home.key, lens.now, on_progress, keeper)
         issued = issue(Request(model, name, chosen, record, wanted.probes), bench)
+    if keeper is not None and not issued.measured:
+        keeper.discard()
+        output.note("nothing was measured, so there were no logits to keep")
     mirror_version(home, output, model.key)
     return issued
 

@@ -99,6 +99,10 @@ class LogitsKeeper:
         self._write_manifest()
         return self._manifest
 
+    def discard(self) -> None:
+        """Remove the folder and whatever was kept in it."""
+        shutil.rmtree(self.folder)
+
     def _flush(self) -> None:
         from safetensors.torch import save_file
 

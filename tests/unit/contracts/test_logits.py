@@ -76,3 +76,10 @@ def test_folders_are_removed_once_their_time_is_over_and_not_before(tmp_path):
 
 def test_a_home_without_logits_has_none_to_remove(tmp_path):
     assert expire(tmp_path / "logits", AT) == []
+
+
+def test_what_is_discarded_leaves_nothing(tmp_path):
+    keeper = LogitsKeeper(tmp_path / "one", AT)
+    keeper.discard()
+    assert kept(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
