@@ -75,10 +75,15 @@ def _within(engine: Engine, items: Sequence[ProbeItem], comparison: Comparison) 
 
 
 def _farthest(first: Any, others: Sequence[Any]) -> Any:
-    """Return which of some repeated measurements is farthest from the first: by size, else by a bit such as a sign."""
+    """Return which of some repeated measurements is farthest from the first: by size, else by a bit such as a sign.
 
-    def distance(other: Any) -> tuple[float, bool]:
-        return float((other - first).abs().max()), bool((other.signbit() != first.signbit()).any())
+    One with a NaN is farther than any other: it must not hide behind a run that was well. Tokens masked in both runs
+    (-inf less -inf) do not differ.
+    """
+
+    def distance(other: Any) -> tuple[bool, float, bool]:
+        size = float((other - first).abs().nan_to_num(nan=0.0).max())
+        return bool(other.isnan().any()), size, bool((other.signbit() != first.signbit()).any())
 
     return max(others, key=distance)
 

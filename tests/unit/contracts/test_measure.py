@@ -361,3 +361,27 @@ def test_logits_are_handed_over_once_for_each_side_and_path() -> None:
         ("serving", "decode-sampled"),
     }
     assert all(prompts == [item.id for item in ITEMS] for prompts in kept.values())
+
+
+class Failing(ReplayEngine):
+    """A replay whose fourth batch holds a NaN, and no other."""
+
+    calls = 0
+
+    def score(self, items: Sequence[ProbeItem], *how: Any) -> Logits:
+        self.calls += 1
+        found = {name: rows.clone() for name, rows in super().score(items, *how).items()}
+        if self.calls == 4:
+            found["p5"][1, 3] = math.nan
+        return found
+
+
+def test_a_nan_in_one_repetition_does_not_hide_behind_another() -> None:
+    masked = {name: rows.clone() for name, rows in REFERENCE.items()}
+    masked["p1"][0, 2] = -math.inf
+    comparison = Comparison(Pair.REPEAT, Path.PREFILL, 7, "runs=3")
+    wanted = Procedure((Comparison(Pair.SERVING, Path.PREFILL, 7), comparison), chunk=32)
+    serving = Failing(IDENTITY, {(Path.PREFILL, Batching.BATCHED, Cache.COLD): masked})
+    found = evidence(serving, wanted).filter(pc.field("pair") == "repeat")
+    assert found.filter(pc.field("prompt") == "p5")["position"].to_pylist() == [0, 2]
+    assert all(found["identical"].to_pylist()[:3])
