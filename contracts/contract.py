@@ -225,8 +225,12 @@ class KernelContract(Value):
     @property
     def horizon(self) -> int:
         """The most tokens of an answer that is drawn on `decode-sampled`."""
-        horizons = [c.horizon for c in self.clauses if isinstance(c, (DrawnAnswerClause, SamplerDrift))]
-        return max(horizons, default=DEFAULT_HORIZON)
+        return max((clause.horizon for clause in self.of_drawn_answers), default=DEFAULT_HORIZON)
+
+    @property
+    def of_drawn_answers(self) -> tuple[DrawnAnswerClause | SamplerDrift, ...]:
+        """The clauses that read whole drawn answers, and so mean nothing on answers cut before their horizon."""
+        return tuple(clause for clause in self.clauses if isinstance(clause, DrawnAnswerClause | SamplerDrift))
 
     @property
     def searched(self) -> tuple[tuple[Clause, str], ...]:

@@ -96,7 +96,7 @@ def _require_comparable(contract: KernelContract, provenance: Provenance) -> Non
         )
     procedure = procedure_of(contract, len(provenance.lengths))
     drawn = any(key.split(" ")[1] == "decode-sampled" for key in provenance.comparisons)
-    if drawn and provenance.horizon < procedure.horizon and _reads_drawn_answers(contract):
+    if drawn and provenance.horizon < procedure.horizon and contract.of_drawn_answers:
         raise IncomparableError(
             f"contract {contract.name!r} speaks of answers of up to {procedure.horizon} tokens, and the evidence holds "
             f"ones that were cut at {provenance.horizon}",
@@ -139,12 +139,6 @@ def _uncovered(contract: KernelContract, prompts: int, provenance: Provenance) -
         if there < runs:
             lacking.append(f"timing {batching.value}: {there} runs of the {runs} it asks for")
     return tuple(lacking)
-
-
-def _reads_drawn_answers(contract: KernelContract) -> bool:
-    from snapline.contracts.clauses.protocol import DrawnAnswerClause
-
-    return any(isinstance(clause, DrawnAnswerClause) for clause in contract.clauses)
 
 
 def _program(key: str) -> tuple[str, str]:

@@ -91,9 +91,10 @@ def test_what_was_not_measured_is_told_and_undecided(held, probes, contract):
     assert ("half_span", "prefill") not in undecided
 
 
-def test_answers_cut_shorter_than_the_promise_are_incomparable(contract, probes):
+@pytest.mark.parametrize("word", ["tv_answer", "sampler_drift"])
+def test_answers_cut_shorter_than_the_promise_are_incomparable(contract, probes, word):
     def drawn(horizon):
-        answers = f'{{tv_answer: {{horizon: {horizon}, limit: "0.3"}}, tv_token'
+        answers = f'{{{word}: {{horizon: {horizon}, limit: "0.3"}}, tv_token'
         return contract(*SMALL, ("[prefill]", "[decode-sampled, prefill]"), ("{tv_token", answers))
 
     evidence = stored_table(drawn(32), probes)
